@@ -1,0 +1,157 @@
+/* csgl: run a language model inside your program. Load, generate, stream, cancel.
+ *
+ *     struct csgl_config config;
+ *     csgl_config_init(&config);
+ *     config.model_path = "model.gguf";
+ *     struct csgl_engine *engine;
+ *     struct csgl_error error;
+ *     if (csgl_open(&engine, &config, &error) != CSGL_OK) ...
+ *
+ * Functions return CSGL_OK or a status and fill `error` (may be NULL) with one sentence. Strings
+ * are UTF-8. An engine and its sessions belong to one thread at a time; csgl_cancel alone may be
+ * called from any thread or signal handler. */
+#ifndef CSGL_H
+#define CSGL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define CSGL_API __attribute__((visibility("default")))
+#else
+#define CSGL_API
+#endif
+
+enum csgl_status {
+    CSGL_OK,
+    CSGL_ERROR_INVALID,     /* the input is wrong */
+    CSGL_ERROR_UNSUPPORTED, /* the input is right, but not for this version or machine */
+    CSGL_ERROR_NOT_FOUND,
+    CSGL_ERROR_LIMIT, /* too large for a stated limit */
+    CSGL_ERROR_MEMORY,
+    CSGL_ERROR_IO,
+    CSGL_ERROR_CANCELLED
+};
+
+struct csgl_error {
+    int status;
+    char message[512];
+};
+
+/* "MAJOR.MINOR.PATCH". */
+CSGL_API const char *csgl_version(void);
+
+/* --- engine ----------------------------------------------------------------------------------- */
+
+enum csgl_activations { CSGL_ACTIVATIONS_AUTO, CSGL_ACTIVATIONS_FLOAT, CSGL_ACTIVATIONS_INT8 };
+enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
+
+struct csgl_config {
+    const char *model_path;         /* a folder or a .gguf file */
+    const char *chat_template_path; /* replaces the model's own; NULL: none */
+    int threads;                    /* 0: all processors */
+    int activations;                /* enum csgl_activations */
+    int kv_cache_dtype;             /* enum csgl_kv_dtype */
+    int max_sessions;               /* sessions open at once */
+    int context_length;             /* tokens of a session; 0: the model's limit or what fits */
+    int max_prefill_length;         /* prompt tokens of one step */
+    double memory_ratio;            /* share of the available memory that may be used */
+    double kv_cache_gb;             /* 0: as large as the sessions need */
+    /* Called while weights are loaded, with 0 to 1; may be NULL. */
+    void (*on_progress)(void *context, double done);
+    void *progress_context;
+};
+
+struct csgl_engine;
+
+CSGL_API void csgl_config_init(struct csgl_config *config);
+CSGL_API int csgl_open(struct csgl_engine **engine, const struct csgl_config *config,
+                       struct csgl_error *error);
+CSGL_API void csgl_close(struct csgl_engine *engine);
+
+/* Tokens that a session may hold, and the number of ids. */
+CSGL_API int csgl_context_length(const struct csgl_engine *engine);
+CSGL_API int csgl_vocab_size(const struct csgl_engine *engine);
+
+/* --- sessions --------------------------------------------------------------------------------- */
+
+/* One conversation. It keeps its cache: a request that begins like the last one computes only what
+ * is new. */
+struct csgl_session;
+
+CSGL_API int csgl_session_open(struct csgl_session **session, struct csgl_engine *engine,
+                               struct csgl_error *error);
+CSGL_API void csgl_session_close(struct csgl_session *session);
+
+/* Ends the generation that runs in this session, or the next one if none does, as soon as the step
+ * in flight ends. */
+CSGL_API void csgl_cancel(struct csgl_session *session);
+
+/* Marks a sampling field that the request leaves to the model's generation_config.json, and then to
+ * the default named here. */
+#define CSGL_UNSET (-1e9)
+
+struct csgl_token {
+    int32_t id;
+    float logprob;
+    int n_top;              /* alternatives, most likely first */
+    const int32_t *top_ids; /* [n_top] */
+    const float *top_logprobs;
+};
+
+struct csgl_request {
+    /* Either text as it is, or a chat: OpenAI's messages as a JSON array, with optional tools (JSON
+     * array) and variables for the template (JSON object). Or `tokens`. */
+    const char *prompt;
+    const char *messages_json, *tools_json, *template_kwargs_json;
+    const int32_t *tokens;
+    size_t n_tokens;
+
+    int max_tokens;            /* 0: as many as the context holds */
+    double temperature;        /* default 1; 0: the most likely token */
+    double top_k;              /* default 0: off */
+    double top_p;              /* default 1: off */
+    double min_p;              /* default 0: off */
+    double repetition_penalty; /* default 1: off */
+    double presence_penalty;   /* default 0: off */
+    double frequency_penalty;  /* default 0: off */
+    int has_seed;
+    uint64_t seed;
+    const int32_t *bias_tokens; /* logits of these ids are raised by `biases`, -100 to 100 */
+    const double *biases;
+    size_t n_biases;
+    const char *const *stop; /* text at which to stop; not part of the answer */
+    size_t n_stop;
+    int ignore_eos;
+    int n_logprobs; /* -1: none; else 0 to 20 alternatives a token */
+
+    /* Text of the answer in whole UTF-8 characters, as soon as it is certain. Return nonzero to
+     * stop. */
+    int (*on_text)(void *context, const char *text, size_t bytes);
+    /* Each token of the answer; may be NULL. */
+    void (*on_token)(void *context, const struct csgl_token *token);
+    void *context;
+};
+
+enum csgl_finish { CSGL_FINISH_STOP, CSGL_FINISH_LENGTH, CSGL_FINISH_CANCELLED };
+
+struct csgl_result {
+    int finish; /* enum csgl_finish */
+    int prompt_tokens, cached_tokens, output_tokens;
+    double prefill_seconds; /* from the call to the first token: time to first token */
+    double decode_seconds;  /* from the first token to the last */
+};
+
+CSGL_API void csgl_request_init(struct csgl_request *request);
+CSGL_API int csgl_generate(struct csgl_session *session, const struct csgl_request *request,
+                           struct csgl_result *result, struct csgl_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

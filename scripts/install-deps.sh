@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what csgl is built and tested with: apt on Debian and Ubuntu, brew on macOS. Elsewhere it says
+# what is missing. With --sanitizers also clang, for the sanitizer builds.
+set -euo pipefail
+
+with_sanitizers=no
+[ "${1:-}" = --sanitizers ] && with_sanitizers=yes
+
+missing_tools() {
+    local missing=()
+    for tool in cc cmake ninja pkg-config python3; do
+        command -v "$tool" >/dev/null || missing+=("$tool")
+    done
+    if command -v pkg-config >/dev/null; then
+        for library in libpcre2-8 cmocka; do
+            pkg-config --exists "$library" || missing+=("$library")
+        done
+    fi
+    python3 -m pip --version >/dev/null 2>&1 || missing+=(pip)
+    python3 -c 'import pytest' 2>/dev/null || /usr/bin/python3 -c 'import pytest' 2>/dev/null ||
+        missing+=(pytest)
+    [ $with_sanitizers = no ] || command -v clang >/dev/null || missing+=(clang)
+    [ $with_sanitizers = no ] || echo 'int main(void){return 0;}' |
+        clang -fsanitize=address -x c - -o /dev/null 2>/dev/null || missing+=(clang-runtime)
+    echo "${missing[*]:-}"
+}
+
+missing=$(missing_tools)
+[ -n "$missing" ] || exit 0
+
+if command -v apt-get >/dev/null; then
+    sudo=
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    packages="build-essential cmake ninja-build pkg-config libpcre2-dev libcmocka-dev
+              python3 python3-pip python3-pytest ca-certificates"
+    # clang's runtime libraries carry its version in their package's name.
+    [ $with_sanitizers = no ] || packages="$packages clang"
+    echo "installing: $missing" >&2
+    $sudo apt-get update -qq
+    # shellcheck disable=SC2086  # the list is words
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $packages >/dev/null
+    if [ $with_sanitizers = yes ]; then
+        version=$(clang -dumpversion | cut -d. -f1)
+        DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends \
+            "libclang-rt-$version-dev" >/dev/null
+    fi
+elif command -v brew >/dev/null; then
+    brew install --quiet cmake ninja pkg-config pcre2 cmocka python pytest
+fi
+
+missing=$(missing_tools)
+if [ -n "$missing" ]; then
+    echo "csgl: still missing: $missing; install them with your system's package manager" >&2
+    exit 1
+fi

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Builds csgl and passes every test. Arguments choose the builds; without any it is the release build.
+#   release  gcc or the system's compiler, all tests
+#   asan     clang with AddressSanitizer and UBSan: unit, ops, models, command line
+#   tsan     clang with ThreadSanitizer: thread pool and what runs on it
+# Ends with "N passed, N failed" over all of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+builds=("${@:-release}")
+passed=0 failed=0
+
+case " ${builds[*]} " in
+*" asan "* | *" tsan "*) scripts/install-deps.sh --sanitizers ;;
+*) scripts/install-deps.sh ;;
+esac
+
+# The tests of the real model are skipped, and say so, when it cannot be fetched.
+CSGL_TEST_MODEL=$(scripts/fetch-model.sh || true)
+export CSGL_TEST_MODEL
+
+python=python3
+$python -c 'import pytest' 2>/dev/null || python=/usr/bin/python3
+
+# Adds the counts of one log: cmocka's lines of single tests, or the executables that died without any.
+count_unit_tests() {
+    local ok bad dead
+    ok=$(grep -c '\[       OK \]' "$1" || true)
+    bad=$(grep -cE '^ *[0-9]+: \[  FAILED  \] [a-z_0-9]+$' "$1" || true)
+    dead=$(sed -nE 's/.*, ([0-9]+) tests? failed out of .*/\1/p' "$1" | tail -n 1)
+    [ "${dead:-0}" -gt "$bad" ] && bad=$dead
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+}
+
+# pytest's last line: "3 failed, 20 passed, 1 skipped, 1 error in 2.0s".
+count_pytest() {
+    local kind n
+    for kind in passed failed error; do
+        n=$(tail -n 1 "$1" | sed -nE "s/.*[^0-9]?\b([0-9]+) $kind.*/\1/p")
+        [ "$kind" = passed ] && passed=$((passed + ${n:-0})) || failed=$((failed + ${n:-0}))
+    done
+    tail -n 1 "$1" | grep -qE 'passed|failed|skipped' || failed=$((failed + 1))
+}
+
+run_build() {
+    local build=$1 select=${2:-.} log
+    log=$(mktemp)
+    echo "== $build"
+    cmake --preset "$build" >/dev/null
+    cmake --build "build/$build"
+    (cd "build/$build" && ctest --verbose -R "$select") >"$log" 2>&1 || true
+    grep -E '^ *[0-9]+/[0-9]+ Test|^ *[0-9]+: (skipped|SKIP)|FAILED|ERROR|error:|Sanitizer' "$log" || true
+    count_unit_tests "$log"
+    if [ "$build" != tsan ]; then
+        CSGL_BINARY="$PWD/build/$build/csgl" $python -m pytest -q -rs tests/e2e 2>&1 | tee "$log"
+        count_pytest "$log"
+    fi
+    rm -f "$log"
+}
+
+for build in "${builds[@]}"; do
+    case $build in
+    release | debug | asan) run_build "$build" ;;
+    tsan) run_build tsan 'thread_pool|ops|models_logits' ;;
+    *)
+        echo "csgl: no build named $build; there are release, debug, asan and tsan" >&2
+        exit 2
+        ;;
+    esac
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,70 @@
+/* A model's files: named weights, configuration and the vocabulary that a GGUF carries, whatever
+ * the format on disk. Everything handed out is borrowed until checkpoint_free. Knows no model
+ * family. */
+#ifndef CSGL_CHECKPOINT_CHECKPOINT_H
+#define CSGL_CHECKPOINT_CHECKPOINT_H
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/weight.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct checkpoint;
+
+/* `path` is a folder (config.json, *.safetensors or model.safetensors.index.json) or a .gguf file.
+ * Files are mapped, headers are checked whole before anything is handed out. Refused with a
+ * sentence that names the file: damaged or incomplete files, quantized Hugging Face checkpoints (by
+ * method), folders without safetensors, split and big-endian GGUFs. The files must not shrink while
+ * open. */
+enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
+void checkpoint_free(struct checkpoint *checkpoint);
+
+const char *checkpoint_path(const struct checkpoint *checkpoint);
+bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
+
+/* The configuration under Hugging Face's keys (config.json; for GGUF made from its metadata:
+ * model_type, hidden_size, ..., rope_theta, rope_scaling, tie_word_embeddings). Always an object.
+ */
+const struct json *checkpoint_config(const struct checkpoint *checkpoint);
+
+/* generation_config.json (GGUF: eos_token_id and bos_token_id from its metadata), an object that
+ * may be empty. */
+const struct json *checkpoint_generation_config(const struct checkpoint *checkpoint);
+
+/* The weight of this name, ERROR_NOT_FOUND, or ERROR_UNSUPPORTED for a type that this version
+ * cannot read, each with a sentence. Names are Hugging Face's
+ * ("model.layers.0.self_attn.q_proj.weight") for GGUF as well, where names without a counterpart
+ * stay ("rope_freqs.weight"); the prefixes of multimodal wrappers are taken off
+ * ("model.language_model.", "language_model."). Shapes of more than two dimensions are folded into
+ * rows. Weights are never empty; their data may lie at any address. */
+enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *name,
+                              struct weight *out, struct error *error);
+bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
+
+/* Sum of the stored bytes of all weights. */
+uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);
+
+/* Pages of this weight's bytes will not be read again. */
+void checkpoint_release(const struct checkpoint *checkpoint, const struct weight *weight);
+
+/* The vocabulary inside a GGUF. Strings are borrowed. NULL fields are absent. */
+struct checkpoint_vocab {
+    const char *model; /* "gpt2" */
+    const char *pre;   /* "smollm", "qwen2", "llama-bpe", ... */
+    int32_t n_tokens;
+    const char *const *tokens;  /* [n_tokens], NUL-terminated as in the file */
+    const int32_t *token_types; /* [n_tokens]: 1 normal, 3 control, 4 user-defined, ... or NULL */
+    int32_t n_merges;
+    const char *const *merges; /* "left right" */
+    int32_t bos_id, eos_id;    /* -1 when absent */
+    bool add_bos;              /* the file's word; without one, what `pre` implies */
+    const char *chat_template; /* or NULL */
+};
+
+/* ERROR_NOT_FOUND for a checkpoint without one (a folder). */
+enum status checkpoint_vocab(const struct checkpoint *checkpoint, struct checkpoint_vocab *out,
+                             struct error *error);
+
+#endif

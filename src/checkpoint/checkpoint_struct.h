@@ -1,0 +1,49 @@
+/* The checkpoint's own struct, shared by the files of this room and by its fuzzers. */
+#ifndef CSGL_CHECKPOINT_CHECKPOINT_STRUCT_H
+#define CSGL_CHECKPOINT_CHECKPOINT_STRUCT_H
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensors.h"
+
+enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_TREE_MAX = 64 << 20, CHECKPOINT_FILES_MAX = 4096 };
+
+struct checkpoint {
+    char *path;
+    bool is_gguf;
+    struct arena arena;        /* names, vocabulary, reordered biases */
+    struct arena config_arena; /* both configurations, limited */
+    struct file_map *files;    /* [n_files] */
+    size_t n_files;
+    struct tensor_list tensors;
+    struct map names; /* Hugging Face's names, normalised -> index in tensors */
+    uint64_t bytes;
+    struct json config, generation_config;
+    struct checkpoint_vocab vocab; /* tokens == NULL: none */
+};
+
+/* An empty checkpoint of this path (copied); NULL when memory is exhausted. */
+struct checkpoint *checkpoint_new(const char *path);
+
+/* Reads the files of a folder: configurations, shards, tensors (not yet indexed). */
+enum status folder_open(struct checkpoint *checkpoint, struct error *error);
+
+/* Parses `text`, the file `name`, which must be an object, into `out`. */
+enum status config_parse(struct checkpoint *checkpoint, const char *name, const char *text,
+                         size_t bytes, struct json *out, struct error *error);
+
+/* ERROR_UNSUPPORTED with the method's name if config.json says that the weights are quantized. */
+enum status config_check_quantization(const struct json *config, struct error *error);
+
+/* Everything of a GGUF whose bytes are `data` (borrowed). Sentences do not name the file. */
+enum status checkpoint_read_gguf(struct checkpoint *checkpoint, const uint8_t *data, uint64_t bytes,
+                                 struct error *error);
+
+/* Fills checkpoint->names and ->bytes from the tensors. */
+enum status checkpoint_index(struct checkpoint *checkpoint, struct error *error);
+
+/* The normalised form of a safetensors name, a part of `name` or behind `prefix`; false if the
+ * tensor belongs to a part that no model here reads (vision, multi-token prediction, inv_freq). */
+bool name_normalise(const char *name, const char **prefix, const char **rest);
+
+#endif

@@ -1,0 +1,159 @@
+/* Tables from GGUF's tensor names to Hugging Face's, and the row order that goes with some of them.
+ */
+#include "base/size.h"
+#include "checkpoint/gguf_model.h"
+
+#include <ctype.h>
+#include <string.h>
+
+struct name_row {
+    const char *gguf, *huggingface;
+};
+
+static const struct name_row global_names[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+};
+
+/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias". */
+static const struct name_row layer_names[] = {
+    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+};
+
+/* Architectures whose converter interleaves the halves of each query and key head. */
+static const char *const interleaved[] = {"llama"};
+
+/* The name behind "blk.N.", or NULL. */
+static const char *behind_layer(const char *name)
+{
+    if (strncmp(name, "blk.", 4) != 0 || !isdigit((unsigned char)name[4]))
+        return NULL;
+    name += 4;
+    while (isdigit((unsigned char)*name))
+        name++;
+    return *name == '.' ? name + 1 : NULL;
+}
+
+void gguf_huggingface_name(struct str *out, const char *name)
+{
+    str_clear(out);
+    for (size_t i = 0; i < sizeof global_names / sizeof global_names[0]; i++) {
+        if (strcmp(name, global_names[i].gguf) == 0) {
+            str_append_z(out, global_names[i].huggingface);
+            return;
+        }
+    }
+    const char *module = behind_layer(name);
+    const char *dot = module ? strchr(module, '.') : NULL;
+    for (size_t i = 0; dot && i < sizeof layer_names / sizeof layer_names[0]; i++) {
+        size_t len = (size_t)(dot - module);
+        if (strlen(layer_names[i].gguf) == len && memcmp(layer_names[i].gguf, module, len) == 0) {
+            str_append_z(out, "model.layers.");
+            str_append(out, name + 4, (size_t)(module - name - 4));
+            str_append_z(out, layer_names[i].huggingface);
+            str_append_z(out, dot);
+            return;
+        }
+    }
+    str_append_z(out, name);
+}
+
+enum status gguf_architecture(const struct gguf *gguf, struct str *out, struct error *error)
+{
+    const struct gguf_value *value = gguf_find(gguf, "general.architecture");
+    if (!value || value->type != GGUF_STRING)
+        return error_set(error, ERROR_INVALID, "it has no metadata key general.architecture");
+    enum status status =
+        name_check("general.architecture", (const char *)value->data, (size_t)value->n, 64, error);
+    if (status == OK)
+        str_append(out, (const char *)value->data, (size_t)value->n);
+    return status;
+}
+
+static enum status read_head_count(const struct gguf *gguf, const char *architecture,
+                                   const char *suffix, int64_t *out)
+{
+    struct str key = {0};
+    str_printf(&key, "%s.attention.%s", architecture, suffix);
+    const struct gguf_value *value = gguf_find(gguf, str_z(&key));
+    bool found = value && value->type != GGUF_ARRAY && gguf_int(value, 0, out) && *out > 0;
+    str_done(&key);
+    return found ? OK : ERROR_NOT_FOUND;
+}
+
+/* A copy of a bias whose elements are in Hugging Face's order, as weight_row_data does for rows. */
+static enum status reorder_bias(struct arena *arena, struct tensor *tensor, int32_t head_dim,
+                                struct error *error)
+{
+    if (tensor->encoding < 0 || tensor->encoding > WEIGHT_BF16)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "tensor %.200s has type %s; a bias must be F32, F16 or BF16", tensor->name,
+                         tensor->dtype);
+    uint8_t *copy = arena_alloc(arena, (size_t)tensor->bytes);
+    if (!copy)
+        return error_memory(error, tensor->bytes);
+    struct weight w = {.encoding = (enum weight_encoding)tensor->encoding,
+                       .rows = tensor->cols,
+                       .cols = 1,
+                       .data = tensor->data,
+                       .rope_head_dim = head_dim};
+    size_t bytes = weight_row_bytes(&w);
+    for (int64_t i = 0; i < w.rows; i++)
+        memcpy(copy + (size_t)i * bytes, weight_row_data(&w, i), bytes);
+    tensor->data = copy;
+    return OK;
+}
+
+enum status gguf_set_rope_order(const struct gguf *gguf, struct tensor_list *list,
+                                struct error *error)
+{
+    struct str architecture = {0};
+    int64_t n_heads, n_kv_heads;
+    bool is_interleaved = false;
+    enum status status = gguf_architecture(gguf, &architecture, error);
+    if (status != OK)
+        goto out;
+    for (size_t i = 0; i < sizeof interleaved / sizeof interleaved[0]; i++)
+        is_interleaved |= strcmp(str_z(&architecture), interleaved[i]) == 0;
+    if (!is_interleaved)
+        goto out;
+    if (read_head_count(gguf, str_z(&architecture), "head_count", &n_heads) != OK) {
+        status = error_set(error, ERROR_INVALID,
+                           "metadata key %s.attention.head_count is missing or not one positive "
+                           "number",
+                           str_z(&architecture));
+        goto out;
+    }
+    if (read_head_count(gguf, str_z(&architecture), "head_count_kv", &n_kv_heads) != OK)
+        n_kv_heads = n_heads;
+    for (size_t i = 0; i < list->n && status == OK; i++) {
+        struct tensor *tensor = &list->items[i];
+        const char *module = behind_layer(tensor->name);
+        bool is_query = module && strncmp(module, "attn_q.", 7) == 0;
+        bool is_key = module && strncmp(module, "attn_k.", 7) == 0;
+        if (!is_query && !is_key)
+            continue;
+        bool is_bias = strcmp(module + 7, "bias") == 0;
+        int64_t rows = is_bias ? tensor->cols : tensor->rows;
+        int64_t heads = is_query ? n_heads : n_kv_heads;
+        if (rows % heads || rows / heads % 2 || rows / heads > INT32_MAX || rows == 0) {
+            status = error_set(error, ERROR_INVALID,
+                               "tensor %.200s has %lld rows, which are not %lld heads of even size",
+                               tensor->name, (long long)rows, (long long)heads);
+            break;
+        }
+        if (is_bias)
+            status = reorder_bias(list->arena, tensor, (int32_t)(rows / heads), error);
+        else
+            tensor->rope_head_dim = (int32_t)(rows / heads);
+    }
+out:
+    str_done(&architecture);
+    return status;
+}

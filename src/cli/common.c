@@ -1,0 +1,132 @@
+#include "cli/common.h"
+
+#include "base/log.h"
+#include "base/system.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct model_options model_options_default(void)
+{
+    struct csgl_config config;
+    csgl_config_init(&config);
+    return (struct model_options){.max_prefill_length = config.max_prefill_length,
+                                  .memory_ratio = config.memory_ratio};
+}
+
+struct sampling_options sampling_options_default(void)
+{
+    return (struct sampling_options){.temperature = NAN,
+                                     .top_k = NAN,
+                                     .top_p = NAN,
+                                     .min_p = NAN,
+                                     .repetition_penalty = NAN,
+                                     .presence_penalty = NAN,
+                                     .frequency_penalty = NAN,
+                                     .seed = NAN};
+}
+
+int print_error(const struct csgl_error *error)
+{
+    log_error("%s", error->message);
+    return 1;
+}
+
+int command_line_parse(struct command_line *line, int argc, char **argv)
+{
+    struct error error;
+    if (options_parse(line, argc, argv, &error) != OK) {
+        log_error("%s", error.message);
+        return 2;
+    }
+    if (line->wants_help) {
+        options_print_help(line, stdout);
+        return 0;
+    }
+    return -1;
+}
+
+static void show_progress(void *context, double done)
+{
+    (void)context;
+    enum { WIDTH = 40 };
+    int n = (int)(done * WIDTH);
+    fprintf(stderr, "\rloading [%.*s%*s] %3d%%", n, "########################################",
+            WIDTH - n, "", (int)(done * 100));
+    if (done >= 1.0)
+        fprintf(stderr, "\r%*s\r", WIDTH + 16, "");
+    fflush(stderr);
+}
+
+int open_model(struct csgl_engine **engine, const struct model_options *options, int max_sessions,
+               double *seconds)
+{
+    if (!options->model_path) {
+        log_error("--model-path is missing: a model folder or a .gguf file");
+        return 2;
+    }
+    if (options->is_quiet)
+        log_set_level(LOG_ERROR);
+    struct csgl_config config;
+    csgl_config_init(&config);
+    config.model_path = options->model_path;
+    config.chat_template_path = options->chat_template;
+    config.threads = options->threads;
+    config.activations = options->activations;
+    config.kv_cache_dtype = options->kv_cache_dtype;
+    config.max_sessions = max_sessions;
+    config.context_length = options->context_length;
+    config.max_prefill_length = options->max_prefill_length;
+    config.memory_ratio = options->memory_ratio;
+    config.kv_cache_gb = options->kv_cache_gb;
+    if (isatty(STDERR_FILENO) && !options->is_quiet)
+        config.on_progress = show_progress;
+    struct csgl_error error;
+    double start = system_seconds();
+    int status = csgl_open(engine, &config, &error);
+    *seconds = system_seconds() - start;
+    return status == CSGL_OK ? 0 : print_error(&error);
+}
+
+static double or_unset(double value)
+{
+    return isnan(value) ? CSGL_UNSET : value;
+}
+
+int apply_sampling(struct csgl_request *r, const struct sampling_options *o,
+                   struct parsed_biases *biases)
+{
+    r->max_tokens = o->max_tokens;
+    r->temperature = or_unset(o->temperature);
+    r->top_k = or_unset(o->top_k);
+    r->top_p = or_unset(o->top_p);
+    r->min_p = or_unset(o->min_p);
+    r->repetition_penalty = or_unset(o->repetition_penalty);
+    r->presence_penalty = or_unset(o->presence_penalty);
+    r->frequency_penalty = or_unset(o->frequency_penalty);
+    r->has_seed = !isnan(o->seed);
+    r->seed = r->has_seed ? (uint64_t)o->seed : 0;
+    r->ignore_eos = o->ignore_eos;
+    r->stop = o->stop.items;
+    r->n_stop = (size_t)o->stop.n;
+    for (int i = 0; i < o->logit_bias.n; i++) {
+        char *end;
+        long token = strtol(o->logit_bias.items[i], &end, 10);
+        bool is_right =
+            end != o->logit_bias.items[i] && *end == '=' && token >= 0 && token <= INT32_MAX;
+        const char *number = end + 1;
+        if (is_right)
+            biases->values[i] = strtod(number, &end);
+        if (!is_right || end == number || *end) {
+            log_error("--logit-bias takes ID=BIAS, for example 42=-100, not \"%s\"",
+                      o->logit_bias.items[i]);
+            return 2;
+        }
+        biases->tokens[i] = (int32_t)token;
+    }
+    r->bias_tokens = biases->tokens;
+    r->biases = biases->values;
+    r->n_biases = (size_t)o->logit_bias.n;
+    return 0;
+}

@@ -1,0 +1,285 @@
+/* paged_attention: one call is planned into tasks (attention_plan.h), which the threads take from a
+ * common list, the dearest first. */
+#include "device/cpu/attention.h"
+
+#include "base/size.h"
+#include "device/cpu/attention_plan.h"
+#include "device/cpu/cpu_device.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* Less work than this is done at once by the caller: waking the pool costs about as much. */
+enum { SMALL_WORK = 1024 };
+
+const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa)
+{
+#if defined(__x86_64__)
+    if (isa >= CPU_ISA_AMX)
+        return &attention_kernels_amx;
+    if (isa >= CPU_ISA_AVX512)
+        return &attention_kernels_avx512;
+    if (isa >= CPU_ISA_AVX2)
+        return &attention_kernels_avx2;
+#endif
+    (void)isa;
+    return &attention_kernels_scalar;
+}
+
+enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
+                                  int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
+                                  struct error *error)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    int32_t dim = layout->head_dim, size = layout->page_size;
+    if (layout->dtype != DTYPE_F32 && layout->dtype != DTYPE_F16 && layout->dtype != DTYPE_BF16)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "a KV cache of %s is not possible on the CPU; use f32, f16 or bf16",
+                         (unsigned)layout->dtype < N_DTYPES ? dtype_name(layout->dtype)
+                                                            : "an unknown type");
+    if (dim < 2 || dim > ATTENTION_MAX_DIM || dim % 2)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "attention heads of %d dims are not possible on the CPU; even sizes of 2 "
+                         "to %d are",
+                         dim, ATTENTION_MAX_DIM);
+    if (size < 1 || (size & (size - 1)) || size > 1 << 16)
+        return error_set(error, ERROR_INVALID,
+                         "KV pages of %d tokens are not possible; use a power of two of at most %d",
+                         size, 1 << 16);
+    if (layout->n_heads < 1 || n_q_heads < 1 || n_q_heads % layout->n_heads)
+        return error_set(error, ERROR_INVALID,
+                         "%d query heads cannot share %d KV heads; the first must be a multiple of "
+                         "the second",
+                         n_q_heads, layout->n_heads);
+    struct attention_shape shape = {layout->n_heads, n_q_heads,     dim,
+                                    max_rows,        max_sequences, thread_pool_size(cpu->pool)};
+    struct attention_space space;
+    if (max_rows < 1 || max_sequences < 1 || !attention_space_of(&shape, &space))
+        return error_set(error, ERROR_LIMIT,
+                         "attention steps of %d rows in %d sequences with %d heads of %d dims are "
+                         "too large; lower the prefill length or the number of running requests",
+                         max_rows, max_sequences, n_q_heads, dim);
+    return cpu_workspace_reserve(cpu, space.bytes, error);
+}
+
+/* One call. */
+struct attention_run {
+    const struct paged_attention_args *args;
+    struct kv_view view;
+    const struct attention_kernels *kernels;
+    bool is_rounded; /* products may be rounded to bf16 */
+    struct attention_space space;
+    char *workspace;
+    const struct attention_task *tasks;
+    const int32_t *order;
+    int32_t n_tasks;
+    _Atomic int32_t next;
+};
+
+/* --- the twin, a head of a row at a time ------------------------------------------------------ */
+
+static void scalar_task(void *context, int task, int worker)
+{
+    (void)worker;
+    const struct attention_run *run = context;
+    const struct paged_attention_args *args = run->args;
+    int32_t row = task / args->n_q_heads, head = task % args->n_q_heads, sequence = 0;
+    while (*(const int32_t *)tensor_at(&args->q_start, sequence + 1) <= row)
+        sequence++;
+    int32_t behind = *(const int32_t *)tensor_at(&args->q_start, sequence + 1) - row;
+    int32_t end = *(const int32_t *)tensor_at(&args->kv_len, sequence) - behind + 1;
+    int32_t first = args->window > 0 && end > args->window ? end - args->window : 0;
+    size_t at = (size_t)head * (size_t)run->view.head_dim;
+    attention_scalar(&run->view, tensor_at(&args->page_table, sequence),
+                     head / (args->n_q_heads / args->pages.layout.n_heads),
+                     (const float *)tensor_at(&args->q, row) + at,
+                     (float *)tensor_at(&args->out, row) + at, first, end, args->scale);
+}
+
+/* --- tiles ------------------------------------------------------------------------------------ */
+
+static struct attention_tile tile_of(const struct attention_run *run, int worker)
+{
+    size_t dim = (size_t)run->view.head_dim;
+    char *next = run->workspace + run->space.scratch + (size_t)worker * run->space.scratch_bytes;
+    const float log2_e = 1.44269504f;
+    struct attention_tile tile = {.view = &run->view, .scale = run->args->scale * log2_e};
+    /* The widest first, so that all but the last few begin on a cache line. */
+    tile.q = (float *)(void *)next;
+    tile.acc = tile.q + ATTENTION_TILE * dim;
+    tile.scores = tile.acc + ATTENTION_TILE * dim;
+    tile.p16 = (uint16_t *)(void *)(tile.scores + ATTENTION_TILE * ATTENTION_BLOCK);
+    tile.q16 = tile.p16 + ATTENTION_TILE * ATTENTION_BLOCK;
+    tile.largest = (float *)(void *)(tile.q16 + ATTENTION_TILE * dim);
+    tile.sum = tile.largest + ATTENTION_TILE;
+    tile.first = (int32_t *)(void *)(tile.sum + ATTENTION_TILE);
+    tile.end = tile.first + ATTENTION_TILE;
+    return tile;
+}
+
+/* A task's query vectors: rows, and of each the heads. */
+static void fill_tile(const struct attention_run *run, const struct attention_task *task,
+                      struct attention_tile *tile)
+{
+    size_t dim = (size_t)run->view.head_dim, row_values = (size_t)task->n_heads * dim;
+    tile->n = task->n_rows * task->n_heads;
+    for (int32_t r = 0; r < task->n_rows; r++) {
+        const float *q = tensor_at(&run->args->q, task->first_row + r);
+        memcpy(tile->q + (size_t)r * row_values, q + (size_t)task->first_head * dim,
+               row_values * sizeof *q);
+        int32_t end = task->place + r + 1;
+        int32_t window = run->args->window;
+        for (int32_t h = 0; h < task->n_heads; h++) {
+            tile->end[r * task->n_heads + h] = end;
+            tile->first[r * task->n_heads + h] = window > 0 && end > window ? end - window : 0;
+        }
+    }
+}
+
+static float *out_of(const struct attention_run *run, const struct attention_task *task, int m)
+{
+    float *row = tensor_at(&run->args->out, task->first_row + m / task->n_heads);
+    return row + (size_t)(task->first_head + m % task->n_heads) * (size_t)run->view.head_dim;
+}
+
+static void write_tile(const struct attention_run *run, const struct attention_task *task,
+                       const struct attention_tile *tile)
+{
+    int dim = run->view.head_dim;
+    for (int m = 0; m < tile->n; m++) {
+        float *restrict out = out_of(run, task, m), factor = 1 / tile->sum[m];
+        const float *acc = tile->acc + (size_t)m * (size_t)dim;
+        for (int d = 0; d < dim; d++)
+            out[d] = acc[d] * factor;
+    }
+}
+
+/* --- parts ------------------------------------------------------------------------------------ */
+
+/* A part's result: acc [n, D], then largest and sum of each vector. */
+static float *partial_of(const struct attention_run *run, int32_t slot)
+{
+    char *first = run->workspace + run->space.partials;
+    return (float *)(void *)(first + (size_t)slot * run->space.partial_bytes);
+}
+
+static _Atomic int32_t *done_of(const struct attention_run *run, int32_t slot)
+{
+    return (_Atomic int32_t *)(void *)(run->workspace + run->space.done + (size_t)slot * 64);
+}
+
+static void keep_part(const struct attention_run *run, const struct attention_task *task,
+                      const struct attention_tile *tile)
+{
+    float *to = partial_of(run, task->slot + task->part);
+    size_t n = (size_t)tile->n, values = n * (size_t)run->view.head_dim;
+    memcpy(to, tile->acc, values * sizeof *to);
+    memcpy(to + values, tile->largest, n * sizeof *to);
+    memcpy(to + values + n, tile->sum, n * sizeof *to);
+}
+
+static void merge_parts(const struct attention_run *run, const struct attention_task *task, int n)
+{
+    int dim = run->view.head_dim;
+    size_t values = (size_t)n * (size_t)dim;
+    for (int m = 0; m < n; m++) {
+        float largest = -INFINITY, sum = 0, *restrict out = out_of(run, task, m);
+        for (int32_t i = 0; i < task->n_parts; i++)
+            largest = fmaxf(largest, partial_of(run, task->slot + i)[values + (size_t)m]);
+        memset(out, 0, (size_t)dim * sizeof *out);
+        for (int32_t i = 0; i < task->n_parts; i++) {
+            const float *part = partial_of(run, task->slot + i);
+            float weight = exp2f(part[values + (size_t)m] - largest);
+            sum += weight * part[values + (size_t)n + (size_t)m];
+            const float *acc = part + (size_t)m * (size_t)dim;
+            for (int d = 0; d < dim; d++)
+                out[d] += weight * acc[d];
+        }
+        for (int d = 0; d < dim; d++)
+            out[d] /= sum;
+    }
+}
+
+static const struct attention_math *math_of(const struct attention_run *run, int n)
+{
+    const struct attention_kernels *kernels = run->kernels;
+    bool is_rounded = run->is_rounded && n >= kernels->rounded_least &&
+                      run->view.head_dim % kernels->rounded_unit == 0 &&
+                      run->view.head_dim <= kernels->rounded_most;
+    return is_rounded ? kernels->rounded : kernels->exact;
+}
+
+static void run_task(const struct attention_run *run, const struct attention_task *task, int worker)
+{
+    struct attention_tile tile = tile_of(run, worker);
+    fill_tile(run, task, &tile);
+    attention_tile_run(math_of(run, tile.n), &tile,
+                       tensor_at(&run->args->page_table, task->sequence), task->kv_head,
+                       task->begin, task->end);
+    if (task->slot < 0) {
+        write_tile(run, task, &tile);
+        return;
+    }
+    keep_part(run, task, &tile);
+    /* Whoever ends last sees what the others wrote. */
+    int32_t before = atomic_fetch_add_explicit(done_of(run, task->slot), 1, memory_order_acq_rel);
+    if (before == task->n_parts - 1)
+        merge_parts(run, task, tile.n);
+}
+
+/* One call a thread: each takes tasks until there are none. */
+static void run_tasks(void *context, int call, int worker)
+{
+    (void)call;
+    struct attention_run *run = context;
+    for (;;) {
+        int32_t i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
+        if (i >= run->n_tasks)
+            return;
+        run_task(run, &run->tasks[run->order[i]], worker);
+    }
+}
+
+static void run_plan(struct cpu_device *cpu, struct attention_run *run)
+{
+    const struct paged_attention_args *args = run->args;
+    const struct kv_layout *layout = &args->pages.layout;
+    struct attention_shape shape = {layout->n_heads,   args->n_q_heads,
+                                    layout->head_dim,  args->q.rows,
+                                    args->n_sequences, thread_pool_size(cpu->pool)};
+    bool fits = attention_space_of(&shape, &run->space);
+    assert(fits && run->space.bytes <= cpu->workspace.bytes);
+    (void)fits;
+    struct attention_task *tasks = (void *)(run->workspace + run->space.tasks);
+    int32_t *order = (void *)(run->workspace + run->space.order);
+    int64_t work;
+    run->n_tasks = attention_plan(args, &shape, &run->space, tasks, order, &work);
+    run->tasks = tasks;
+    run->order = order;
+    for (int32_t slot = 0; slot < run->space.n_slots; slot++)
+        atomic_store_explicit(done_of(run, slot), 0, memory_order_relaxed);
+    if (work < SMALL_WORK)
+        run_tasks(run, 0, 0);
+    else
+        thread_pool_run(cpu->pool, run_tasks, run, shape.n_threads);
+}
+
+void cpu_paged_attention(struct device *device, const struct paged_attention_args *args)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    const struct kv_layout *layout = &args->pages.layout;
+    assert(args->q.dtype == DTYPE_F32 && args->out.dtype == DTYPE_F32);
+    assert(args->q.cols == args->n_q_heads * layout->head_dim && args->out.cols == args->q.cols);
+    char *base = (char *)args->pages.buffer->host + args->pages.offset;
+    struct attention_run run = {.args = args,
+                                .view = kv_view_of(layout, base),
+                                .kernels = cpu->attention,
+                                .workspace = cpu->workspace.host};
+    run.is_rounded = cpu->is_int8 && layout->dtype == DTYPE_BF16 && cpu->attention->rounded;
+    if (cpu->attention->exact && layout->page_size >= ATTENTION_PIECE)
+        run_plan(cpu, &run);
+    else
+        thread_pool_run(cpu->pool, scalar_task, &run, args->q.rows * args->n_q_heads);
+}

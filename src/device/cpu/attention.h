@@ -1,0 +1,124 @@
+/* Inside the CPU's attention: how K and V lie in a page, and the kernels that work on them.
+ *
+ * A page holds, for each KV head, first K and then V. K is in pieces of 16 tokens (the page size if
+ * that is less), and a piece is turned on its side: for each dim the 16 tokens' values side by
+ * side, so that q K^T needs no sums across lanes. V has a row a token. In bf16 two values that a
+ * dot product adds up lie side by side, as vdpbf16ps and AMX want them: two dims of K, two tokens
+ * of V.
+ *
+ *     K  f32, f16: [tokens/16][D][16]       bf16: [tokens/16][D/2][16][2]
+ *     V  f32, f16: [tokens][D]              bf16: [tokens/2][D][2]
+ */
+#ifndef CSGL_DEVICE_CPU_ATTENTION_H
+#define CSGL_DEVICE_CPU_ATTENTION_H
+
+#include "device/ops.h"
+
+#include <stdint.h>
+
+enum {
+    ATTENTION_PIECE = 16, /* tokens side by side in K */
+    ATTENTION_BLOCK = 64, /* tokens whose scores exist at a time */
+    ATTENTION_PIECES = ATTENTION_BLOCK / ATTENTION_PIECE,
+    ATTENTION_TILE = 64, /* most query vectors (a row's head each) that share one reading of K, V */
+    ATTENTION_MAX_DIM = 1024
+};
+
+/* One layer's pages with the sizes worked out. */
+struct kv_view {
+    char *base;
+    int32_t page_size, head_dim;
+    enum dtype dtype;
+    int32_t piece, pair; /* tokens a piece; 2 for bf16, else 1 */
+    size_t element, k_bytes, head_bytes, page_bytes;
+};
+
+/* Sizes only when `base` is NULL. */
+struct kv_view kv_view_of(const struct kv_layout *layout, char *base);
+
+static inline char *kv_k_head(const struct kv_view *view, int32_t page, int32_t head)
+{
+    return view->base + (size_t)page * view->page_bytes + (size_t)head * view->head_bytes;
+}
+
+/* The piece of K, and the row (bf16: pair of rows) of V, in which token `place` of a page lies. */
+static inline char *kv_k_piece(const struct kv_view *view, char *k, int32_t place)
+{
+    size_t piece = (size_t)(view->piece * view->head_dim) * view->element;
+    return k + (size_t)(place / view->piece) * piece;
+}
+
+static inline char *kv_v_row(const struct kv_view *view, char *k, int32_t place)
+{
+    size_t rows = (size_t)(view->pair * view->head_dim) * view->element;
+    return k + view->k_bytes + (size_t)(place / view->pair) * rows;
+}
+
+/* The query vectors of a task and what attention knows of them so far: in exact arithmetic
+ * out = acc / sum with acc = sum of p v, sum = sum of p, p = 2^(score - largest).
+ * n <= ATTENTION_TILE vectors; arrays belong to the worker. */
+struct attention_tile {
+    const struct kv_view *view;
+    int n;
+    float scale;          /* from q k to scores, log2(e) included */
+    float *q;             /* [n, D] */
+    uint16_t *q16;        /* [n, D] bf16, for kernels that round */
+    float *scores;        /* [n, ATTENTION_BLOCK], then probabilities */
+    uint16_t *p16;        /* [n, ATTENTION_BLOCK] bf16 */
+    float *acc;           /* [n, D] */
+    float *largest, *sum; /* [n] */
+    int32_t *first, *end; /* [n]: the places that a vector sees */
+};
+
+/* Up to ATTENTION_BLOCK tokens in a row, one KV head's. Only the tokens first <= i < end may be
+ * used; pieces of K without any of them point to some other piece. */
+struct attention_block {
+    int32_t place; /* of token 0 */
+    int first, end;
+    const void *k[ATTENTION_PIECES], *v[ATTENTION_PIECES];
+};
+
+/* The steps of a tile. */
+struct attention_math {
+    void (*begin)(struct attention_tile *tile); /* q is filled in; NULL: nothing to do */
+    void (*scores)(struct attention_tile *tile, const struct attention_block *block);
+    void (*softmax)(struct attention_tile *tile, const struct attention_block *block);
+    void (*accumulate)(struct attention_tile *tile, const struct attention_block *block);
+    void (*end)(void); /* NULL: nothing to do */
+};
+
+struct attention_kernels {
+    /* f32 arithmetic on any dtype; pages of at least ATTENTION_PIECE tokens. NULL: the twin does
+     * it. */
+    const struct attention_math *exact;
+    /* Products of bf16 values on bf16 pages, for tiles of at least `rounded_least` vectors whose
+     * dims are a multiple of `rounded_unit` and at most `rounded_most`. NULL: exact is used. */
+    const struct attention_math *rounded;
+    int rounded_least, rounded_unit, rounded_most;
+    /* n values rounded to nearest even. */
+    void (*round_f16)(const float *from, uint16_t *to, int n);
+    void (*round_bf16)(const float *from, uint16_t *to, int n);
+};
+
+/* One table a file; those of an instruction set exist where it does. */
+extern const struct attention_kernels attention_kernels_scalar;
+extern const struct attention_kernels attention_kernels_avx2;
+extern const struct attention_kernels attention_kernels_avx512;
+extern const struct attention_kernels attention_kernels_amx;
+
+/* Parts of the AVX-512 table that AMX shares. */
+extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;
+void attention_round_f16_avx512(const float *from, uint16_t *to, int n);
+void attention_round_bf16_avx512(const float *from, uint16_t *to, int n);
+
+/* The scalar twin: head `kv_head` of the places first .. end-1 for one query vector, in double.
+ * `pages` is the sequence's row of the page table. */
+void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t kv_head,
+                      const float *q, float *out, int32_t first, int32_t end, float scale);
+
+/* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
+ * acc, largest and sum. */
+void attention_tile_run(const struct attention_math *math, struct attention_tile *tile,
+                        const int32_t *pages, int32_t kv_head, int32_t begin, int32_t end);
+
+#endif

@@ -1,0 +1,9 @@
+#include "device/cpu/vec_avx2.h"
+
+#include "device/cpu/attention_vec.h"
+
+static const struct attention_math exact_math = {
+    .scores = exact_scores, .softmax = exact_softmax, .accumulate = exact_accumulate};
+
+const struct attention_kernels attention_kernels_avx2 = {
+    .exact = &exact_math, .round_f16 = vec_round_f16, .round_bf16 = round_bf16};

@@ -1,0 +1,187 @@
+#include "device/cpu/attention_plan.h"
+
+#include "base/size.h"
+#include "device/cpu/attention.h"
+
+#include <assert.h>
+
+enum {
+    TASKS_PER_THREAD = 4, /* a split aims at so many tasks a thread */
+    LEAST_PART = 256,     /* tokens of a part at least: a merge costs some tokens' time */
+    READ_COST = 4,        /* reading a token's K and V, in query vectors' work on it */
+    LINE = 64
+};
+
+static int32_t min32(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static int32_t value(const struct tensor *t, int32_t row)
+{
+    return *(const int32_t *)tensor_at(t, row);
+}
+
+/* Heads of a group, and rows, that share a unit. */
+static int32_t unit_heads(const struct attention_shape *shape)
+{
+    return min32(shape->n_q_heads / shape->n_kv_heads, ATTENTION_TILE);
+}
+
+static int32_t unit_rows(const struct attention_shape *shape)
+{
+    return ATTENTION_TILE / unit_heads(shape);
+}
+
+/* Places the next array of n items of `size` bytes. */
+static bool place_array(struct attention_space *space, size_t *offset, size_t n, size_t size)
+{
+    size_t bytes;
+    *offset = space->bytes;
+    return size_mul(n, size, &bytes) && bytes < SIZE_MAX - LINE &&
+           size_add(space->bytes, size_round_up(bytes, LINE), &space->bytes);
+}
+
+bool attention_space_of(const struct attention_shape *shape, struct attention_space *space)
+{
+    *space = (struct attention_space){0};
+    size_t dim = (size_t)shape->head_dim, threads = (size_t)shape->n_threads;
+    int64_t groups = ceil_div(shape->n_q_heads / shape->n_kv_heads, unit_heads(shape));
+    int64_t tiles = ceil_div(shape->n_rows, unit_rows(shape)) + shape->n_sequences;
+    int64_t slots = (int64_t)TASKS_PER_THREAD * shape->n_threads;
+    int64_t tasks;
+    if (__builtin_mul_overflow(tiles, groups * shape->n_kv_heads, &tasks) ||
+        tasks > INT32_MAX - slots)
+        return false;
+    space->n_slots = (int32_t)slots;
+    space->most_tasks = (int32_t)(tasks + slots);
+    size_t n_tasks = (size_t)space->most_tasks;
+    /* q, acc: f32; q16: bf16; scores f32; p16 bf16; largest, sum, first, end. */
+    space->scratch_bytes =
+        size_round_up(ATTENTION_TILE * (dim * 10 + ATTENTION_BLOCK * 6 + 4 * sizeof(float)), LINE);
+    space->partial_bytes = size_round_up(ATTENTION_TILE * (dim + 2) * sizeof(float), LINE);
+    return place_array(space, &space->tasks, n_tasks, sizeof(struct attention_task)) &&
+           place_array(space, &space->order, n_tasks, sizeof(int32_t)) &&
+           place_array(space, &space->done, (size_t)slots, LINE) &&
+           place_array(space, &space->scratch, threads, space->scratch_bytes) &&
+           place_array(space, &space->partials, (size_t)slots, space->partial_bytes);
+}
+
+static int64_t unit_cost(const struct attention_task *unit)
+{
+    return (int64_t)(unit->end - unit->begin) * (READ_COST + unit->n_rows * unit->n_heads);
+}
+
+/* What a walk over all units does with one of them (kv_head still 0). */
+struct walk {
+    int64_t total; /* cost of a KV head's units */
+    int64_t most;  /* cost of the dearest task */
+    int64_t part_cost;
+    int32_t n_units;
+    const struct attention_space *space;
+    const struct attention_shape *shape;
+    struct attention_task *tasks;
+    int32_t n_tasks, n_slots;
+};
+
+static void count_unit(struct walk *walk, const struct attention_task *unit)
+{
+    walk->total += unit_cost(unit);
+    walk->n_units++;
+}
+
+/* One part of as many as are worth while, for each KV head. */
+static void emit_unit(struct walk *walk, const struct attention_task *unit)
+{
+    int32_t tokens = unit->end - unit->begin;
+    int64_t wanted = unit_cost(unit) / walk->part_cost;
+    int32_t parts = (int32_t)(wanted < tokens / LEAST_PART ? wanted : tokens / LEAST_PART);
+    parts = parts < 1 ? 1 : parts;
+    int32_t part = (int32_t)ceil_div(ceil_div(tokens, parts), ATTENTION_BLOCK) * ATTENTION_BLOCK;
+    parts = (int32_t)ceil_div(tokens, part);
+    int32_t group = walk->shape->n_q_heads / walk->shape->n_kv_heads;
+    for (int32_t kv_head = 0; kv_head < walk->shape->n_kv_heads; kv_head++) {
+        int32_t slot = -1;
+        if (parts > 1) {
+            slot = walk->n_slots;
+            walk->n_slots += parts;
+        }
+        for (int32_t i = 0; i < parts; i++) {
+            struct attention_task *task = &walk->tasks[walk->n_tasks++];
+            *task = *unit;
+            task->kv_head = kv_head;
+            task->first_head += kv_head * group;
+            task->begin = unit->begin + i * part;
+            task->end = min32(unit->end, task->begin + part);
+            task->part = i;
+            task->n_parts = parts;
+            task->slot = slot;
+            int64_t cost = unit_cost(task);
+            walk->most = cost > walk->most ? cost : walk->most;
+        }
+    }
+}
+
+typedef void (*unit_function)(struct walk *walk, const struct attention_task *unit);
+
+/* The units of one sequence: its rows from the last to the first, which see ever less. */
+static void walk_sequence(const struct paged_attention_args *args,
+                          const struct attention_shape *shape, int32_t sequence,
+                          unit_function visit, struct walk *walk)
+{
+    int32_t start = value(&args->q_start, sequence);
+    int32_t q_len = value(&args->q_start, sequence + 1) - start;
+    int32_t past = value(&args->kv_len, sequence) - q_len;
+    int32_t group = shape->n_q_heads / shape->n_kv_heads;
+    int32_t heads = unit_heads(shape), rows = unit_rows(shape);
+    assert(past >= 0);
+    for (int32_t end = q_len; end > 0; end -= rows) {
+        int32_t first = end > rows ? end - rows : 0, place = past + first;
+        int32_t begin = args->window > 0 ? place - args->window + 1 : 0;
+        begin = begin < 0 ? 0 : begin / ATTENTION_PIECE * ATTENTION_PIECE;
+        for (int32_t head = 0; head < group; head += heads) {
+            struct attention_task unit = {.sequence = sequence,
+                                          .first_head = head,
+                                          .n_heads = min32(heads, group - head),
+                                          .first_row = start + first,
+                                          .n_rows = end - first,
+                                          .place = place,
+                                          .begin = begin,
+                                          .end = past + end};
+            visit(walk, &unit);
+        }
+    }
+}
+
+/* A counting sort by cost, to an eighth of the dearest: enough that no thread is left with a long
+ * task when the others have ended. */
+static void order_tasks(const struct attention_task *tasks, int32_t n, int64_t most, int32_t *order)
+{
+    enum { BUCKETS = 8 };
+    int32_t starts[BUCKETS + 1] = {0};
+    for (int32_t i = 0; i < n; i++)
+        starts[BUCKETS - unit_cost(&tasks[i]) * (BUCKETS - 1) / most]++;
+    for (int b = 1; b <= BUCKETS; b++)
+        starts[b] += starts[b - 1];
+    for (int32_t i = n - 1; i >= 0; i--)
+        order[--starts[BUCKETS - unit_cost(&tasks[i]) * (BUCKETS - 1) / most]] = i;
+}
+
+int32_t attention_plan(const struct paged_attention_args *args, const struct attention_shape *shape,
+                       const struct attention_space *space, struct attention_task *tasks,
+                       int32_t *order, int64_t *work)
+{
+    struct walk walk = {.space = space, .shape = shape, .tasks = tasks};
+    for (int32_t i = 0; i < args->n_sequences; i++)
+        walk_sequence(args, shape, i, count_unit, &walk);
+    walk.total *= shape->n_kv_heads;
+    *work = walk.total * shape->head_dim / 64;
+    /* Splitting into parts of at least this cost makes n_slots parts at most. */
+    walk.part_cost = shape->n_threads > 1 ? walk.total / space->n_slots + 1 : INT64_MAX;
+    for (int32_t i = 0; i < args->n_sequences; i++)
+        walk_sequence(args, shape, i, emit_unit, &walk);
+    assert(walk.n_tasks <= space->most_tasks && walk.n_slots <= space->n_slots);
+    if (walk.n_tasks > 0)
+        order_tasks(tasks, walk.n_tasks, walk.most, order);
+    return walk.n_tasks;
+}

@@ -1,0 +1,182 @@
+/* The layout of a page and the way into it: kv_page_bytes and kv_store. */
+#include "device/cpu/attention.h"
+#include "device/cpu/cpu_device.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct kv_view kv_view_of(const struct kv_layout *layout, char *base)
+{
+    struct kv_view view = {.base = base,
+                           .page_size = layout->page_size,
+                           .head_dim = layout->head_dim,
+                           .dtype = layout->dtype,
+                           .element = dtype_bytes(layout->dtype)};
+    int32_t size = layout->page_size;
+    view.piece = size < ATTENTION_PIECE ? size : ATTENTION_PIECE;
+    view.pair = layout->dtype == DTYPE_BF16 ? 2 : 1;
+    size_t row = (size_t)layout->head_dim * view.element;
+    size_t v_rows = (size_t)(size < view.pair ? view.pair : size); /* a pair even for one token */
+    view.k_bytes = (size_t)size * row;
+    view.head_bytes = view.k_bytes + v_rows * row;
+    view.page_bytes = view.head_bytes * (size_t)layout->n_heads;
+    return view;
+}
+
+size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout)
+{
+    (void)device;
+    return kv_view_of(layout, NULL).page_bytes;
+}
+
+struct store_run {
+    const struct kv_store_args *args;
+    struct kv_view view;
+    const struct attention_kernels *kernels;
+    int n_tasks;
+};
+
+/* Tokens that follow each other in one piece: n rows of one head's k and v, the strides
+ * in floats. */
+struct tokens {
+    const float *k, *v;
+    size_t k_stride, v_stride;
+    int n, place; /* of the first in its page */
+    char *piece, *row;
+};
+
+static void store_f32(const struct kv_view *view, const struct tokens *tokens)
+{
+    float *to = (float *)(void *)tokens->piece + tokens->place % view->piece;
+    for (int d = 0; d < view->head_dim; d++, to += view->piece)
+        for (int i = 0; i < tokens->n; i++)
+            to[i] = tokens->k[(size_t)i * tokens->k_stride + (size_t)d];
+    size_t row = (size_t)view->head_dim * sizeof *to;
+    for (int i = 0; i < tokens->n; i++)
+        memcpy(tokens->row + (size_t)i * row, tokens->v + (size_t)i * tokens->v_stride, row);
+}
+
+static void store_f16(const struct store_run *run, const struct tokens *tokens)
+{
+    uint16_t rounded[ATTENTION_PIECE][ATTENTION_MAX_DIM];
+    int dim = run->view.head_dim, width = run->view.piece;
+    uint16_t *to = (uint16_t *)(void *)tokens->piece + tokens->place % width;
+    for (int i = 0; i < tokens->n; i++)
+        run->kernels->round_f16(tokens->k + (size_t)i * tokens->k_stride, rounded[i], dim);
+    for (int d = 0; d < dim; d++, to += width)
+        for (int i = 0; i < tokens->n; i++)
+            to[i] = rounded[i][d];
+    uint16_t *row = (uint16_t *)(void *)tokens->row;
+    for (int i = 0; i < tokens->n; i++, row += dim)
+        run->kernels->round_f16(tokens->v + (size_t)i * tokens->v_stride, row, dim);
+}
+
+/* Rows of V go into pairs, of which the first token may be there already and the second not yet. */
+static void store_pairs(const struct store_run *run, const struct tokens *tokens)
+{
+    uint16_t a[ATTENTION_MAX_DIM], b[ATTENTION_MAX_DIM];
+    int dim = run->view.head_dim;
+    uint16_t *row = (uint16_t *)(void *)tokens->row;
+    for (int i = 0; i < tokens->n; row += 2 * dim) {
+        const float *v = tokens->v + (size_t)i * tokens->v_stride;
+        int half = (tokens->place + i) % 2;
+        run->kernels->round_bf16(v, a, dim);
+        if (half == 0 && i + 1 < tokens->n) {
+            run->kernels->round_bf16(v + tokens->v_stride, b, dim);
+            for (int d = 0; d < dim; d++) {
+                row[2 * d] = a[d];
+                row[2 * d + 1] = b[d];
+            }
+            i += 2;
+            continue;
+        }
+        for (int d = 0; d < dim; d++)
+            row[2 * d + half] = a[d];
+        i++;
+    }
+}
+
+static void store_bf16(const struct store_run *run, const struct tokens *tokens)
+{
+    /* Pairs of dims are moved as one. */
+    uint32_t rounded[ATTENTION_PIECE][ATTENTION_MAX_DIM / 2];
+    int dim = run->view.head_dim, width = run->view.piece;
+    uint32_t *to = (uint32_t *)(void *)tokens->piece + tokens->place % width;
+    for (int i = 0; i < tokens->n; i++)
+        run->kernels->round_bf16(tokens->k + (size_t)i * tokens->k_stride,
+                                 (uint16_t *)(void *)rounded[i], dim);
+    for (int d = 0; d < dim / 2; d++, to += width)
+        for (int i = 0; i < tokens->n; i++)
+            to[i] = rounded[i][d];
+    store_pairs(run, tokens);
+}
+
+/* All heads of rows row .. row + n - 1, whose slots follow each other in one piece. */
+static void store_rows(const struct store_run *run, int row, int n)
+{
+    const struct kv_view *view = &run->view;
+    const struct kv_store_args *args = run->args;
+    int32_t slot = *(const int32_t *)tensor_at(&args->slots, row);
+    struct tokens tokens = {.n = n, .place = slot % view->page_size};
+    tokens.k = tensor_at(&args->k, row);
+    tokens.v = tensor_at(&args->v, row);
+    tokens.k_stride = (size_t)args->k.stride;
+    tokens.v_stride = (size_t)args->v.stride;
+    for (int32_t head = 0; head < args->pages.layout.n_heads; head++) {
+        char *page = kv_k_head(view, slot / view->page_size, head);
+        tokens.piece = kv_k_piece(view, page, tokens.place);
+        tokens.row = kv_v_row(view, page, tokens.place);
+        if (view->dtype == DTYPE_F32)
+            store_f32(view, &tokens);
+        else if (view->dtype == DTYPE_F16)
+            store_f16(run, &tokens);
+        else
+            store_bf16(run, &tokens);
+        tokens.k += view->head_dim;
+        tokens.v += view->head_dim;
+    }
+}
+
+/* Rows from `row`, before `end`, that store_rows takes at once. */
+static int run_length(const struct store_run *run, int row, int end)
+{
+    const struct tensor *slots = &run->args->slots;
+    int32_t slot = *(const int32_t *)tensor_at(slots, row);
+    int most = run->view.piece - slot % run->view.piece, n = 1;
+    most = end - row < most ? end - row : most;
+    while (n < most && *(const int32_t *)tensor_at(slots, row + n) == slot + n)
+        n++;
+    return n;
+}
+
+static void store_task(void *context, int task, int worker)
+{
+    (void)worker;
+    const struct store_run *run = context;
+    int64_t n_rows = run->args->k.rows;
+    int first = (int)(n_rows * task / run->n_tasks);
+    int end = (int)(n_rows * (task + 1) / run->n_tasks);
+    for (int row = first; row < end;) {
+        int n = run_length(run, row, end);
+        store_rows(run, row, n);
+        row += n;
+    }
+}
+
+void cpu_kv_store(struct device *device, const struct kv_store_args *args)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    const struct kv_layout *layout = &args->pages.layout;
+    assert(args->k.dtype == DTYPE_F32 && args->v.dtype == DTYPE_F32);
+    assert(args->k.cols == layout->n_heads * layout->head_dim && args->v.cols == args->k.cols);
+    assert(layout->head_dim <= ATTENTION_MAX_DIM);
+    char *base = (char *)args->pages.buffer->host + args->pages.offset;
+    struct store_run run = {args, kv_view_of(layout, base), cpu->attention, 1};
+    /* Tokens of one piece share cache lines, so that tasks have several pieces each. */
+    enum { TASK_ROWS = 64, TASK_FLOATS = 8192 };
+    int64_t n_rows = args->k.rows, n_tasks = n_rows / TASK_ROWS;
+    int64_t most = n_rows * args->k.cols / TASK_FLOATS;
+    run.n_tasks = (int)(n_tasks < most ? n_tasks : most);
+    run.n_tasks = run.n_tasks < 1 ? 1 : run.n_tasks;
+    thread_pool_run(cpu->pool, store_task, &run, run.n_tasks);
+}

@@ -1,0 +1,178 @@
+/* Opening the CPU device: what the machine can do, threads, the table of ops. */
+#include "device/cpu/cpu_device.h"
+
+#include "base/size.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#if defined(__x86_64__)
+/* CPUID leaf 7: AMX-BF16, AMX-TILE and AMX-INT8 are EDX bits 22, 24, 25 (Intel SDM vol. 2A). The
+ * kernel hands out the tile registers on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA = 18
+ * (Documentation/arch/x86/xstate.rst). */
+static bool has_amx(void)
+{
+#if defined(__linux__)
+    unsigned a = 7, b, c = 0, d;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return (d & wanted) == wanted && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+enum cpu_isa cpu_isa_best(void)
+{
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("bmi2"))
+        return CPU_ISA_SCALAR;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
+        !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni") ||
+        !__builtin_cpu_supports("avx512bf16"))
+        return CPU_ISA_AVX2;
+    return has_amx() ? CPU_ISA_AMX : CPU_ISA_AVX512;
+}
+#else
+enum cpu_isa cpu_isa_best(void)
+{
+    return CPU_ISA_SCALAR;
+}
+#endif
+
+const char *cpu_isa_name(enum cpu_isa isa)
+{
+    static const char *const names[N_CPU_ISAS] = {"scalar", "AVX2", "AVX-512 (VNNI, BF16)",
+                                                  "AVX-512 and AMX"};
+    return names[isa];
+}
+
+/* Large buffers are mapped: the kernel zeroes a page when it is first touched, so that a big KV
+ * pool costs nothing at start, and huge pages spare TLB misses. Small ones come from the heap. */
+enum { MAPPED_FROM = 1 << 20 };
+
+static void *memory_new(size_t bytes)
+{
+    if (bytes >= MAPPED_FROM) {
+        void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return NULL;
+#ifdef MADV_HUGEPAGE
+        madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+        return p;
+    }
+    void *p = NULL;
+    size_t rounded = size_round_up(bytes ? bytes : 1, 64);
+    return posix_memalign(&p, 64, rounded) == 0 ? memset(p, 0, rounded) : NULL;
+}
+
+static void memory_free(void *p, size_t bytes)
+{
+    if (bytes >= MAPPED_FROM)
+        munmap(p, bytes);
+    else
+        free(p);
+}
+
+static enum status cpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
+                                    struct error *error)
+{
+    (void)device;
+    *out = (struct buffer){.host = memory_new(bytes), .bytes = bytes};
+    return out->host ? OK : error_memory(error, bytes);
+}
+
+static void cpu_buffer_free(struct device *device, struct buffer *buffer)
+{
+    (void)device;
+    if (buffer->host)
+        memory_free(buffer->host, buffer->bytes);
+    *buffer = (struct buffer){0};
+}
+
+static enum status cpu_sync(struct device *device, struct error *error)
+{
+    (void)device;
+    (void)error;
+    return OK; /* every op has ended when it returns */
+}
+
+static void cpu_close(struct device *device)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    thread_pool_free(cpu->pool);
+    cpu_buffer_free(device, &cpu->workspace);
+    free(cpu);
+}
+
+enum status cpu_workspace_reserve(struct cpu_device *cpu, size_t bytes, struct error *error)
+{
+    if (bytes <= cpu->workspace.bytes)
+        return OK;
+    struct buffer grown;
+    enum status status = cpu_buffer_alloc(&cpu->device, bytes, &grown, error);
+    if (status != OK)
+        return status;
+    cpu_buffer_free(&cpu->device, &cpu->workspace);
+    cpu->workspace = grown;
+    return OK;
+}
+
+#define TABLE_ENTRY(name) .name = cpu_##name,
+static const struct device_table cpu_table = {
+    DEVICE_OPS(TABLE_ENTRY).buffer_alloc = cpu_buffer_alloc,
+    .buffer_free = cpu_buffer_free,
+    .linear_load = cpu_linear_load,
+    .linear_free = cpu_linear_free,
+    .linear_bytes = cpu_linear_bytes,
+    .embedding_load = cpu_embedding_load,
+    .embedding_free = cpu_embedding_free,
+    .kv_page_bytes = cpu_kv_page_bytes,
+    .attention_reserve = cpu_attention_reserve,
+    .sync = cpu_sync,
+    .close = cpu_close,
+};
+#undef TABLE_ENTRY
+
+enum status cpu_device_open(struct device **out, const struct cpu_options *options,
+                            struct error *error)
+{
+    *out = NULL;
+    if (options->isa > cpu_isa_best())
+        return error_set(error, ERROR_UNSUPPORTED, "this machine lacks %s; the best it has is %s",
+                         cpu_isa_name(options->isa), cpu_isa_name(cpu_isa_best()));
+    struct cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
+        return error_memory(error, sizeof *cpu);
+    int n_threads = options->n_threads ? options->n_threads : thread_pool_default_size();
+    enum status status = thread_pool_new(&cpu->pool, n_threads, error);
+    if (status != OK) {
+        free(cpu);
+        return status;
+    }
+    cpu->device = (struct device){.table = &cpu_table, .name = "cpu"};
+    cpu->isa = options->isa;
+    cpu->is_int8 = options->activations == ACTIVATIONS_INT8 ||
+                   (options->activations == ACTIVATIONS_AUTO && options->isa >= CPU_ISA_AVX512);
+    cpu->rows = cpu_row_kernels(cpu->isa);
+    cpu->linears = cpu_linear_kernels(cpu->isa);
+    cpu->attention = cpu_attention_kernels(cpu->isa);
+    *out = &cpu->device;
+    return OK;
+}
+
+enum activations cpu_device_activations(const struct device *device)
+{
+    const struct cpu_device *cpu = (const struct cpu_device *)(const void *)device;
+    return cpu->is_int8 ? ACTIVATIONS_INT8 : ACTIVATIONS_FLOAT;
+}

@@ -1,0 +1,68 @@
+/* Inside the CPU device: its state and the tables of kernels, one instance per instruction set.
+ * A driver (norm.c, linear.c, attention.c, ...) cuts an op into tasks for the pool and calls the
+ * kernels of the device's level; only *_avx2.c, *_avx512.c, *_amx.c and *_neon.c use intrinsics. */
+#ifndef CSGL_DEVICE_CPU_CPU_DEVICE_H
+#define CSGL_DEVICE_CPU_CPU_DEVICE_H
+
+#include "base/thread_pool.h"
+#include "device/cpu/cpu.h"
+#include "device/ops.h"
+
+struct row_kernels;       /* rows.h: norms, rope, activations, conversions */
+struct linear_kernels;    /* linear.h */
+struct attention_kernels; /* attention.h */
+
+struct cpu_device {
+    struct device device; /* first, so that a struct device * is one of these */
+    struct thread_pool *pool;
+    enum cpu_isa isa;
+    bool is_int8; /* quantized linears multiply int8 activations */
+    const struct row_kernels *rows;
+    const struct linear_kernels *linears;
+    const struct attention_kernels *attention;
+    /* Shared by the ops of a step, one at a time: quantized activations, partial results. */
+    struct buffer workspace;
+};
+
+static inline struct cpu_device *cpu_device_of(struct device *device)
+{
+    return (struct cpu_device *)(void *)device;
+}
+
+/* Grows the workspace to at least `bytes` (64-byte aligned, content lost): called at load, never in
+ * a step. */
+enum status cpu_workspace_reserve(struct cpu_device *cpu, size_t bytes, struct error *error);
+
+/* The table of each level for each family of kernels; a level without kernels of its own returns
+ * the next lower one's. */
+const struct row_kernels *cpu_row_kernels(enum cpu_isa isa);
+const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa);
+const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa);
+
+/* The ops, as the device table names them. rows.c */
+void cpu_embed(struct device *device, const struct embed_args *args);
+void cpu_rms_norm(struct device *device, const struct rms_norm_args *args);
+void cpu_rope_angles(struct device *device, const struct rope_angles_args *args);
+void cpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args);
+void cpu_silu_mul(struct device *device, const struct silu_mul_args *args);
+void cpu_gather(struct device *device, const struct gather_args *args);
+enum status cpu_embedding_load(struct device *device, const struct weight *weight,
+                               struct embedding **out, struct error *error);
+void cpu_embedding_free(struct device *device, struct embedding *embedding);
+
+/* linear.c */
+void cpu_linear(struct device *device, const struct linear_args *args);
+enum status cpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
+                            int32_t max_rows, struct linear **out, struct error *error);
+void cpu_linear_free(struct device *device, struct linear *linear);
+size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+
+/* attention.c */
+void cpu_kv_store(struct device *device, const struct kv_store_args *args);
+void cpu_paged_attention(struct device *device, const struct paged_attention_args *args);
+size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout);
+enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
+                                  int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
+                                  struct error *error);
+
+#endif

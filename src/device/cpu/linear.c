@@ -1,0 +1,417 @@
+/* Linear layers: loading (checks, memory, packing in parallel) and the op, cut into tasks of weight
+ * blocks and token rows. Knows no instruction set; the layouts are linear_pack.c's. */
+#include "device/cpu/linear.h"
+
+#include "base/size.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+enum {
+    ALIGN = 64,
+    HUGE_PAGE = 2 << 20,
+    MAX_COLS =
+        1 << 22, /* so that sums of products of codes stay far inside i32 and sizes in size_t */
+    MAX_ROWS = 1 << 22, /* token rows of a step */
+    /* Quantized activations of one pass over the weights: half of a common second-level cache. */
+    PASS_BYTES = 1 << 20,
+    TASKS_PER_THREAD = 4
+};
+
+const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa)
+{
+#if defined(__x86_64__)
+    switch (isa) {
+    case CPU_ISA_AMX:
+        return &linear_kernels_amx;
+    case CPU_ISA_AVX512:
+        return &linear_kernels_avx512;
+    case CPU_ISA_AVX2:
+        return &linear_kernels_avx2;
+    default:
+        break;
+    }
+#endif
+    (void)isa;
+    return &linear_kernels_scalar;
+}
+
+static int32_t padded_cols(int64_t cols)
+{
+    return (int32_t)((cols + SPAN - 1) / SPAN * SPAN);
+}
+
+/* Bytes of a block of 16 rows of the slice in this device's layout. */
+static size_t block_bytes(const struct cpu_device *cpu, const struct weight_slice *slice)
+{
+    if (cpu->linears->is_raw) {
+        const struct weight_encoding_info *info = weight_info(slice->weight.encoding);
+        return (size_t)(slice->cols / info->block) * (size_t)info->block_bytes * BLOCK_ROWS;
+    }
+    return linear_block_bytes(linear_packing_of(slice->weight.encoding), padded_cols(slice->cols));
+}
+
+static enum status check_slice(const struct weight_slice *slice, int64_t cols, struct error *error)
+{
+    const struct weight *w = &slice->weight;
+    const struct weight_encoding_info *info = weight_info(w->encoding);
+    if (!info)
+        return error_set(error, ERROR_UNSUPPORTED, "weight encoding %d is not known to the CPU",
+                         (int)w->encoding);
+    if (slice->cols != cols)
+        return error_set(error, ERROR_INVALID,
+                         "parts of one linear have %lld and %lld columns; they must agree",
+                         (long long)cols, (long long)slice->cols);
+    if (slice->row < 0 || slice->rows < 1 || slice->row > w->rows ||
+        slice->rows > w->rows - slice->row)
+        return error_set(error, ERROR_INVALID, "rows %lld + %lld of a weight of %lld rows",
+                         (long long)slice->row, (long long)slice->rows, (long long)w->rows);
+    if (slice->col < 0 || slice->cols < 1 || slice->col > w->cols ||
+        slice->cols > w->cols - slice->col)
+        return error_set(error, ERROR_INVALID, "columns %lld + %lld of a weight of %lld columns",
+                         (long long)slice->col, (long long)slice->cols, (long long)w->cols);
+    if (slice->col % info->block || slice->cols % info->block)
+        return error_set(error, ERROR_INVALID,
+                         "columns %lld + %lld of a %s weight do not lie on its blocks of %d",
+                         (long long)slice->col, (long long)slice->cols, info->name, info->block);
+    if (slice->cols > MAX_COLS || slice->rows > INT32_MAX - BLOCK_ROWS)
+        return error_set(error, ERROR_LIMIT, "a weight of %lld x %lld; at most %d x %d can be run",
+                         (long long)slice->rows, (long long)slice->cols, INT32_MAX - BLOCK_ROWS,
+                         MAX_COLS);
+    return OK;
+}
+
+static enum linear_mode mode_of(const struct cpu_device *cpu, const struct weight *w)
+{
+    if (!cpu->is_int8)
+        return MODE_FLOAT;
+    if (!weight_is_float(w))
+        return MODE_INT8;
+    return w->encoding == WEIGHT_BF16 ? MODE_BF16 : MODE_FLOAT;
+}
+
+/* Everything of the parts but their memory. */
+static void describe(const struct cpu_device *cpu, const struct weight_slice *slices, int n_slices,
+                     struct linear *linear)
+{
+    linear->n_parts = n_slices;
+    linear->cols = (int32_t)slices[0].cols;
+    linear->padded_cols = padded_cols(slices[0].cols);
+    for (int i = 0; i < n_slices; i++) {
+        struct linear_part *part = &linear->parts[i];
+        enum weight_encoding encoding = slices[i].weight.encoding;
+        *part = (struct linear_part){
+            .packing = cpu->linears->is_raw ? PACKING_RAW : linear_packing_of(encoding),
+            .mode = mode_of(cpu, &slices[i].weight),
+            .rows = slices[i].rows,
+            .cols = linear->cols,
+            .padded_cols = linear->padded_cols,
+            .n_blocks = ceil_div(slices[i].rows, BLOCK_ROWS),
+            .block_bytes = block_bytes(cpu, &slices[i]),
+            .first_out = linear->rows,
+        };
+        size_t scratch = cpu->linears->scratch_bytes(part);
+        if (scratch > linear->scratch_bytes)
+            linear->scratch_bytes = size_round_up(scratch, ALIGN);
+        linear->needs[part->mode] = true;
+        linear->rows += part->rows;
+        linear->n_blocks += part->n_blocks;
+    }
+}
+
+/* Bytes of the packed weights and biases of a described linear; false if they overflow. */
+static bool memory_bytes(const struct linear *linear, const struct weight_slice *slices,
+                         size_t *out)
+{
+    size_t total = 0;
+    for (int i = 0; i < linear->n_parts; i++) {
+        size_t bytes, n_blocks = (size_t)linear->parts[i].n_blocks;
+        if (!size_mul(linear->parts[i].block_bytes, n_blocks, &bytes) ||
+            !size_add(total, size_round_up(bytes, ALIGN), &total) || total > SIZE_MAX / 2)
+            return false;
+        if (slices[i].bias)
+            total += n_blocks * BLOCK_ROWS * sizeof(float);
+    }
+    *out = total;
+    return true;
+}
+
+size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices)
+{
+    struct linear linear = {0};
+    size_t bytes = 0;
+    describe(cpu_device_of(device), slices, n_slices, &linear);
+    return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
+}
+
+/* Not cleared: packing writes every byte, on the threads that come first. */
+static void *weights_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
+    if (posix_memalign(&memory, align, bytes) != 0)
+        return NULL;
+#ifdef __linux__
+    if (bytes >= HUGE_PAGE)
+        (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: refusal changes nothing */
+#endif
+    return memory;
+}
+
+struct packing_run {
+    const struct linear *linear;
+    const struct weight_slice *slices;
+    bool is_raw;
+    int64_t blocks_per_task;
+};
+
+static void copy_raw_block(const struct weight_slice *slice, const struct linear_part *part,
+                           int64_t block)
+{
+    size_t row_bytes = part->block_bytes / BLOCK_ROWS;
+    for (int64_t row = block * BLOCK_ROWS; row < (block + 1) * BLOCK_ROWS; row++) {
+        uint8_t *to = part->data + (size_t)row * row_bytes;
+        if (row < slice->rows)
+            memcpy(to, linear_slice_row(slice, row).data, row_bytes);
+        else
+            memset(to, 0, row_bytes);
+    }
+}
+
+static void pack_task(void *context, int task, int worker)
+{
+    (void)worker;
+    const struct packing_run *run = context;
+    int64_t first = task * run->blocks_per_task, end = first + run->blocks_per_task;
+    for (int i = 0; i < run->linear->n_parts; i++) {
+        const struct linear_part *part = &run->linear->parts[i];
+        int64_t last = end < part->n_blocks ? end : part->n_blocks;
+        for (int64_t block = first > 0 ? first : 0; block < last; block++) {
+            if (run->is_raw)
+                copy_raw_block(&run->slices[i], part, block);
+            else
+                linear_pack_block(&run->slices[i], block,
+                                  part->data + (size_t)block * part->block_bytes);
+        }
+        first -= part->n_blocks;
+        end -= part->n_blocks;
+    }
+}
+
+static void copy_bias(const struct weight_slice *slice, struct linear_part *part)
+{
+    memset(part->bias, 0, (size_t)part->n_blocks * BLOCK_ROWS * sizeof(float));
+    memcpy(part->bias, slice->bias, (size_t)slice->rows * sizeof(float));
+}
+
+/* Bytes of the activations in all forms that the linear needs, each part aligned. */
+struct input_sizes {
+    size_t codes, levels, sums, rounded, total;
+};
+
+static struct input_sizes input_sizes(const struct linear *linear, int32_t n_rows)
+{
+    size_t rows = size_round_up((size_t)n_rows, TILE_ROWS_MAX), cols = (size_t)linear->padded_cols;
+    struct input_sizes sizes = {0};
+    if (linear->needs[MODE_INT8]) {
+        sizes.codes = rows * cols;
+        sizes.levels = rows * (cols / UNIT) * 2 * sizeof(float);
+        sizes.sums = rows * (cols / UNIT) * 3 * sizeof(int32_t);
+    }
+    if (linear->needs[MODE_BF16])
+        sizes.rounded = rows * cols * sizeof(float);
+    sizes.total = sizes.codes + sizes.levels + sizes.sums + sizes.rounded;
+    return sizes;
+}
+
+static enum status reserve_workspace(struct cpu_device *cpu, const struct linear *linear,
+                                     struct error *error)
+{
+    size_t scratch = linear->scratch_bytes * (size_t)thread_pool_size(cpu->pool), total;
+    struct input_sizes sizes = input_sizes(linear, linear->max_rows);
+    if (!size_add(sizes.total, scratch, &total))
+        return error_memory(error, SIZE_MAX);
+    return cpu_workspace_reserve(cpu, total > ALIGN ? total : ALIGN, error);
+}
+
+enum status cpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
+                            int32_t max_rows, struct linear **out, struct error *error)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    *out = NULL;
+    if (n_slices < 1 || n_slices > LINEAR_MAX_PARTS)
+        return error_set(error, ERROR_LIMIT, "a linear of %d parts; 1 to %d are possible", n_slices,
+                         LINEAR_MAX_PARTS);
+    if (max_rows < 1 || max_rows > MAX_ROWS)
+        return error_set(error, ERROR_LIMIT, "a linear for steps of %d rows; 1 to %d are possible",
+                         (int)max_rows, MAX_ROWS);
+    for (int i = 0; i < n_slices; i++) {
+        enum status status = check_slice(&slices[i], slices[0].cols, error);
+        if (status != OK)
+            return status;
+    }
+    struct linear *linear = calloc(1, sizeof *linear);
+    if (!linear)
+        return error_memory(error, sizeof *linear);
+    describe(cpu, slices, n_slices, linear);
+    linear->max_rows = max_rows;
+    size_t bytes = 0;
+    bool fits = memory_bytes(linear, slices, &bytes);
+    linear->memory = fits ? weights_alloc(bytes) : NULL;
+    enum status status = linear->memory ? reserve_workspace(cpu, linear, error)
+                                        : error_memory(error, fits ? bytes : SIZE_MAX);
+    if (status != OK) {
+        cpu_linear_free(device, linear);
+        return status;
+    }
+    uint8_t *at = linear->memory;
+    for (int i = 0; i < n_slices; i++) {
+        struct linear_part *part = &linear->parts[i];
+        part->data = at;
+        at += size_round_up((size_t)part->n_blocks * part->block_bytes, ALIGN);
+        part->raw = (struct weight){.encoding = slices[i].weight.encoding,
+                                    .rows = part->rows,
+                                    .cols = part->cols,
+                                    .data = part->data};
+        if (slices[i].bias) {
+            part->bias = (float *)(void *)at;
+            at += (size_t)part->n_blocks * BLOCK_ROWS * sizeof(float);
+            copy_bias(&slices[i], part);
+        }
+    }
+    struct packing_run run = {linear, slices, cpu->linears->is_raw, 8};
+    thread_pool_run(cpu->pool, pack_task, &run,
+                    (int)ceil_div(linear->n_blocks, run.blocks_per_task));
+    *out = linear;
+    return OK;
+}
+
+void cpu_linear_free(struct device *device, struct linear *linear)
+{
+    (void)device;
+    if (!linear)
+        return;
+    free(linear->memory);
+    free(linear);
+}
+
+/* --- the op ----------------------------------------------------------------------------------- */
+
+struct linear_run {
+    const struct linear_kernels *kernels;
+    const struct linear *linear;
+    struct linear_input in;
+    float *out;
+    size_t stride;
+    uint8_t *scratch; /* [workers][scratch_bytes] */
+    /* Tasks: n_block_ranges a pass, passes of rows_per_pass rows (whole tiles). */
+    int n_block_ranges;
+    int32_t rows_per_pass;
+    int64_t tiles_per_task; /* of prepare_task */
+};
+
+static void prepare_task(void *context, int task, int worker)
+{
+    (void)worker;
+    const struct linear_run *run = context;
+    int64_t n_tiles = ceil_div(run->in.n_rows, run->in.tile_rows);
+    struct linear_range tiles = {task * run->tiles_per_task, (task + 1) * run->tiles_per_task};
+    if (tiles.end > n_tiles)
+        tiles.end = n_tiles;
+    for (int mode = MODE_BF16; mode <= MODE_INT8; mode++)
+        if (run->linear->needs[mode])
+            run->kernels->prepare(&run->in, (enum linear_mode)mode, tiles);
+}
+
+static void multiply_task(void *context, int task, int worker)
+{
+    const struct linear_run *run = context;
+    const struct linear *linear = run->linear;
+    int64_t pass = task / run->n_block_ranges, range = task % run->n_block_ranges;
+    int64_t first = linear->n_blocks * range / run->n_block_ranges;
+    int64_t end = linear->n_blocks * (range + 1) / run->n_block_ranges;
+    struct linear_range rows = {pass * run->rows_per_pass, (pass + 1) * run->rows_per_pass};
+    if (rows.end > run->in.n_rows)
+        rows.end = run->in.n_rows;
+    for (int i = 0; i < linear->n_parts; i++) {
+        const struct linear_part *part = &linear->parts[i];
+        struct linear_range blocks = {first > 0 ? first : 0,
+                                      end < part->n_blocks ? end : part->n_blocks};
+        struct linear_output output = {run->out + part->first_out, run->stride};
+        if (blocks.first < blocks.end)
+            run->kernels->multiply(part, &run->in, blocks, rows, &output,
+                                   run->scratch + (size_t)worker * linear->scratch_bytes);
+        first -= part->n_blocks;
+        end -= part->n_blocks;
+    }
+}
+
+/* Passes whose activations stay in the second-level cache; more of them where there are too few
+ * weight blocks to keep all threads busy. */
+static void plan_tasks(struct linear_run *run, int n_threads)
+{
+    int32_t n_rows = run->in.n_rows, tile = run->in.tile_rows;
+    int64_t most = PASS_BYTES / run->in.padded_cols / tile;
+    int64_t n_tiles = ceil_div(n_rows, tile), wanted = (int64_t)n_threads * TASKS_PER_THREAD;
+    int64_t n_passes = ceil_div(n_tiles, most < 1 ? 1 : most);
+    int64_t blocks = run->linear->n_blocks;
+    while (n_threads > 1 && blocks * n_passes < wanted && n_passes * 2 <= n_tiles)
+        n_passes *= 2;
+    run->rows_per_pass = (int32_t)ceil_div(n_tiles, n_passes) * tile;
+    n_passes = ceil_div(n_rows, run->rows_per_pass);
+    int64_t ranges = ceil_div(wanted, n_passes);
+    run->n_block_ranges = (int)(n_threads == 1 ? 1 : ranges < blocks ? ranges : blocks);
+}
+
+static void place_workspace(struct linear_run *run, void *workspace)
+{
+    struct input_sizes sizes = input_sizes(run->linear, run->in.n_rows);
+    uint8_t *at = workspace;
+    run->in.rounded = at;
+    at += sizes.rounded;
+    run->in.codes = (int8_t *)at;
+    at += sizes.codes;
+    run->in.levels = (float *)(void *)at;
+    at += sizes.levels;
+    run->in.sums = (int32_t *)(void *)at;
+    at += sizes.sums;
+    run->scratch = at;
+}
+
+void cpu_linear(struct device *device, const struct linear_args *args)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    const struct linear *linear = args->linear;
+    if (args->x.rows == 0)
+        return;
+    assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
+    assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
+    struct linear_run run = {
+        .kernels = cpu->linears,
+        .linear = linear,
+        .in = {.x = tensor_at(&args->x, 0),
+               .x_stride = (size_t)args->x.stride,
+               .n_rows = args->x.rows,
+               .cols = linear->cols,
+               .padded_cols = linear->padded_cols,
+               .tile_rows = cpu->linears->tile_rows(args->x.rows)},
+        .out = tensor_at(&args->out, 0),
+        .stride = (size_t)args->out.stride,
+    };
+    place_workspace(&run, cpu->workspace.host);
+    plan_tasks(&run, thread_pool_size(cpu->pool));
+    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16]) {
+        int64_t n_tiles = ceil_div(run.in.n_rows, run.in.tile_rows);
+        bool is_small = (int64_t)run.in.n_rows * run.in.cols < 1 << 14; /* not worth a barrier */
+        run.tiles_per_task = is_small ? n_tiles : 1;
+        int n_tasks = (int)ceil_div(n_tiles, run.tiles_per_task);
+        thread_pool_run(cpu->pool, prepare_task, &run, n_tasks);
+    }
+    int64_t n_passes = ceil_div(run.in.n_rows, run.rows_per_pass);
+    thread_pool_run(cpu->pool, multiply_task, &run, (int)n_passes * run.n_block_ranges);
+}

@@ -1,0 +1,141 @@
+/* Linear layers inside the CPU device: how weights and activations lie in memory, and the table of
+ * kernels of each instruction set. linear.c drives, linear_pack.c lays weights out, linear_scalar.c
+ * is the twin that judges the others.
+ *
+ * Weights. Output rows are interleaved in blocks of BLOCK_ROWS = 16 (one 512-bit register of f32 or
+ * i32 lanes), columns padded with zeros to a multiple of SPAN = 64. A block is one run of bytes,
+ * read once and in order. Per span of 64 columns, q meaning 4 consecutive columns of 16 rows in 64
+ * bytes (lane r: row r, its bytes: columns 4i .. 4i+3, the operand of VNNI and of AMX):
+ *
+ *   Q4         2 units of 32 columns, 256 bytes each: byte i*64.. holds q(i) | q(i+4) << 4, i < 4;
+ *              then f16 scales [2 units][16 rows]. code - 8.
+ *   Q4_BIAS    the same codes; then f16 [2 units][scale, bias][16 rows]
+ *   Q8         2 units of 512 bytes: q(0) .. q(7); then f16 scales [2][16]. code - 128.
+ *   Q4_SUPER   every 4 spans open with f16 [scale, bias][16 rows]; codes as Q4, then
+ *              u8 [2 units][scale, bias][16 rows]; scale = super * sub, bias = -super * sub
+ *   Q6_SUPER   every 4 spans open with f16 [16 rows] and 32 bytes unused; 2 units of 256 bytes of
+ * low nibbles as Q4 and 2 x 64 bytes of high bit pairs: byte j*64.. holds the pairs of q(4j) ..
+ * q(4j+3), lowest first; then i8 scales [4 groups of 16][16 rows]. code - 32. F32, F16   [64
+ * columns][16 rows] BF16       [32 pairs of columns][16 rows][2], the operand of vdpbf16ps and of
+ * AMX RAW        the twin's: 16 rows as they lie in the file
+ *
+ * Activations of the int8 mode: per token row and unit of 32 columns, scale = max|x| / 127,
+ * q = round_to_even(x * (127 / max|x|)), all in f32; a unit whose max|x| is below 2^-100 is zero.
+ * Rows are gathered in tiles of `tile_rows` H: tile t holds rows t*H .. t*H + H - 1. */
+#ifndef CSGL_DEVICE_CPU_LINEAR_H
+#define CSGL_DEVICE_CPU_LINEAR_H
+
+#include "device/cpu/cpu_device.h"
+
+enum {
+    BLOCK_ROWS = 16,
+    SPAN = 64,       /* columns */
+    UNIT = 32,       /* columns */
+    SUPER_SPANS = 4, /* spans under one super scale */
+    TILE_ROWS_MAX = 16
+};
+
+enum linear_packing {
+    PACKING_RAW,
+    PACKING_F32,
+    PACKING_F16,
+    PACKING_BF16,
+    PACKING_Q4,
+    PACKING_Q4_BIAS,
+    PACKING_Q8,
+    PACKING_Q4_SUPER,
+    PACKING_Q6_SUPER,
+    N_PACKINGS
+};
+
+/* What the activations become before they are multiplied. */
+enum linear_mode { MODE_FLOAT, MODE_BF16, MODE_INT8 };
+
+struct linear_part {
+    enum linear_packing packing;
+    enum linear_mode mode;
+    int64_t rows;
+    int32_t cols, padded_cols;
+    int64_t n_blocks;
+    size_t block_bytes;
+    uint8_t *data;     /* [n_blocks][block_bytes] */
+    float *bias;       /* [n_blocks * 16], or NULL */
+    int64_t first_out; /* column of the output where this part begins */
+    struct weight raw; /* PACKING_RAW: the copied rows */
+};
+
+struct linear {
+    int n_parts;
+    struct linear_part parts[LINEAR_MAX_PARTS];
+    int32_t cols, padded_cols;
+    int32_t max_rows;
+    int64_t rows;     /* of all parts */
+    int64_t n_blocks; /* of all parts */
+    size_t scratch_bytes;
+    bool needs[MODE_INT8 + 1]; /* some part has this mode */
+    void *memory;              /* of all parts */
+};
+
+/* The activations of one call in every form that its parts need. */
+struct linear_input {
+    const float *x; /* row t begins at x + t * x_stride */
+    size_t x_stride;
+    int32_t n_rows, cols, padded_cols, tile_rows;
+    /* MODE_INT8, of tile t and unit u at index (t * n_units + u): */
+    int8_t *codes; /* [H][32] */
+    float *levels; /* [2][H]: the scale, and scale * sum(q) */
+    int32_t *sums; /* [3][H]: -sum(q) of the unit, of its first 16 columns, of its last 16 */
+    /* MODE_BF16: bf16 [tile][unit][H][32]. Kernels without bf16 products: f32 [row][padded_cols].
+     */
+    void *rounded;
+};
+
+/* Where a part's results go: element [t][row] at out + t * stride + row. */
+struct linear_output {
+    float *out;
+    size_t stride;
+};
+
+struct linear_range {
+    int64_t first, end;
+};
+
+struct linear_kernels {
+    bool is_raw; /* keeps rows as they lie in the file */
+    /* The H for calls of n_rows rows. */
+    int32_t (*tile_rows)(int32_t n_rows);
+    /* Fills the form of `mode` for whole tiles [tiles.first, tiles.end); rows past n_rows are zero.
+     */
+    void (*prepare)(const struct linear_input *in, enum linear_mode mode,
+                    struct linear_range tiles);
+    /* Bytes that one worker's `scratch` needs for this part. */
+    size_t (*scratch_bytes)(const struct linear_part *part);
+    /* All rows of whole tiles times whole blocks. Scratch is aligned to 64 bytes. */
+    void (*multiply)(const struct linear_part *part, const struct linear_input *in,
+                     struct linear_range blocks, struct linear_range rows,
+                     const struct linear_output *out, void *scratch);
+};
+
+/* linear_pack.c */
+enum linear_packing linear_packing_of(enum weight_encoding encoding);
+size_t linear_block_bytes(enum linear_packing packing, int32_t padded_cols);
+/* Lays rows [block * 16, +16) of the slice out at `to`; rows past the last are zero. */
+void linear_pack_block(const struct weight_slice *slice, int64_t block, uint8_t *to);
+/* A weight of the one output row `row` of the slice, its columns only. */
+struct weight linear_slice_row(const struct weight_slice *slice, int64_t row);
+
+/* linear_scalar.c: the definition of the int8 form, used by levels without vector code for it. */
+void linear_prepare_scalar(const struct linear_input *in, enum linear_mode mode,
+                           struct linear_range tiles);
+
+extern const struct linear_kernels linear_kernels_scalar;
+extern const struct linear_kernels linear_kernels_avx2;
+extern const struct linear_kernels linear_kernels_avx512;
+extern const struct linear_kernels linear_kernels_amx;
+
+static inline int32_t linear_n_units(const struct linear_input *in)
+{
+    return in->padded_cols / UNIT;
+}
+
+#endif

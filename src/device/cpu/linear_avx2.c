@@ -1,0 +1,438 @@
+/* Linears with AVX2: the layout of linear.h, one block as two registers of 8 rows. int8 sums are
+ * exact: codes of at most 6 bits times int8 pairs stay inside i16; 8-bit codes are made signed and
+ * the sign moves to the activation. Float mode is the default of this level. */
+#include "device/cpu/linear.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+enum { HALVES = 2, LANES = 8, UNIT_WORDS = 8, GROUP_ROWS = 32, N_PARTIAL = 2 };
+
+/* 16 rows of f32 or of packed bytes. */
+struct f32x16 {
+    __m256 half[HALVES];
+};
+
+static const struct packing_shape {
+    int unit_bytes, level_bytes, offset;
+    bool is_super, has_bias;
+} shapes[N_PACKINGS] = {
+    [PACKING_Q4] = {256, 64, 8, false, false},       [PACKING_Q4_BIAS] = {256, 128, 0, false, true},
+    [PACKING_Q8] = {512, 64, 128, false, false},     [PACKING_Q4_SUPER] = {256, 64, 0, true, true},
+    [PACKING_Q6_SUPER] = {384, 64, 32, true, false},
+};
+
+ALWAYS_INLINE __m256i load_256(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+ALWAYS_INLINE struct f32x16 load_f16(const uint8_t *p)
+{
+    __m256i both = load_256(p);
+    return (struct f32x16){{_mm256_cvtph_ps(_mm256_castsi256_si128(both)),
+                            _mm256_cvtph_ps(_mm256_extracti128_si256(both, 1))}};
+}
+
+/* 16 small integers times a vector. */
+ALWAYS_INLINE struct f32x16 scale_bytes(const uint8_t *p, bool is_signed, struct f32x16 by)
+{
+    struct f32x16 out;
+    for (int h = 0; h < HALVES; h++) {
+        __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h));
+        __m256i wide = is_signed ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+        out.half[h] = _mm256_mul_ps(by.half[h], _mm256_cvtepi32_ps(wide));
+    }
+    return out;
+}
+
+struct walk {
+    const struct packing_shape *shape;
+    enum linear_packing packing;
+    const uint8_t *at;
+    struct f32x16 super_scale, super_bias;
+};
+
+ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
+{
+    if (walk->shape->is_super && s % SUPER_SPANS == 0) {
+        walk->super_scale = load_f16(walk->at);
+        walk->super_bias = load_f16(walk->at + 32);
+        walk->at += 64;
+    }
+}
+
+/* Scale and bias of each of the two groups of 16 columns of unit u. */
+struct unit_levels {
+    struct f32x16 scale[2], bias;
+};
+
+ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
+{
+    const struct packing_shape *shape = walk->shape;
+    const uint8_t *p = walk->at + 2 * shape->unit_bytes + u * shape->level_bytes / 2;
+    struct unit_levels out = {0};
+    if (walk->packing == PACKING_Q6_SUPER) {
+        out.scale[0] = scale_bytes(p, true, walk->super_scale);
+        out.scale[1] = scale_bytes(p + 16, true, walk->super_scale);
+        return out;
+    }
+    if (walk->packing == PACKING_Q4_SUPER) {
+        struct f32x16 bias = scale_bytes(p + 16, false, walk->super_bias);
+        out.scale[0] = scale_bytes(p, false, walk->super_scale);
+        for (int h = 0; h < HALVES; h++)
+            out.bias.half[h] = _mm256_sub_ps(_mm256_setzero_ps(), bias.half[h]);
+    } else {
+        out.scale[0] = load_f16(p);
+        if (shape->has_bias)
+            out.bias = load_f16(p + 32);
+    }
+    out.scale[1] = out.scale[0];
+    return out;
+}
+
+/* Unsigned codes of half h (8 rows) of unit u, 4 columns a register. */
+ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i codes[UNIT_WORDS])
+{
+    const uint8_t *p = walk->at + u * walk->shape->unit_bytes + 32 * h;
+    if (walk->packing == PACKING_Q8) {
+        for (int i = 0; i < UNIT_WORDS; i++)
+            codes[i] = load_256(p + 64 * i);
+        return;
+    }
+    const __m256i low = _mm256_set1_epi8(15);
+    for (int i = 0; i < 4; i++) {
+        __m256i both = load_256(p + 64 * i);
+        codes[i] = _mm256_and_si256(both, low);
+        codes[i + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+    }
+    if (walk->packing != PACKING_Q6_SUPER)
+        return;
+    const __m256i pair = _mm256_set1_epi8(0x30);
+    for (int j = 0; j < 2; j++) {
+        __m256i high = load_256(p + 256 + 64 * j);
+        __m256i *c = codes + 4 * j;
+        c[0] = _mm256_or_si256(c[0], _mm256_and_si256(_mm256_slli_epi16(high, 4), pair));
+        c[1] = _mm256_or_si256(c[1], _mm256_and_si256(_mm256_slli_epi16(high, 2), pair));
+        c[2] = _mm256_or_si256(c[2], _mm256_and_si256(high, pair));
+        c[3] = _mm256_or_si256(c[3], _mm256_and_si256(_mm256_srli_epi16(high, 2), pair));
+    }
+}
+
+/* --- int8 ------------------------------------------------------------------------------------- */
+
+/* Exact i32 sums of (code - offset) * q over words [first, first + 4) of 8 rows. Products of two
+ * columns are added in i16: 6-bit codes reach 2 * 63 * 127 = 16002, two such sums 32004; signed
+ * 8-bit codes 2 * 128 * 127 = 32512. */
+ALWAYS_INLINE __m256i dot_half_unit(const struct walk *walk, const __m256i codes[UNIT_WORDS],
+                                    int first, const int8_t *q)
+{
+    const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = first; i < first + 4; i += 2) {
+        __m256i products[2];
+        for (int j = 0; j < 2; j++) {
+            int32_t word;
+            memcpy(&word, q + 4 * (i + j), sizeof word);
+            __m256i x = _mm256_set1_epi32(word);
+            if (walk->packing == PACKING_Q8) {
+                __m256i w = _mm256_xor_si256(codes[i + j], flip);
+                products[j] = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+            } else {
+                products[j] = _mm256_maddubs_epi16(codes[i + j], x);
+            }
+        }
+        if (walk->packing == PACKING_Q8)
+            sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(products[0], ones),
+                                                         _mm256_madd_epi16(products[1], ones)));
+        else
+            sum = _mm256_add_epi32(
+                sum, _mm256_madd_epi16(_mm256_add_epi16(products[0], products[1]), ones));
+    }
+    return sum;
+}
+
+ALWAYS_INLINE __m256 add_unit(const struct walk *walk, const __m256i codes[UNIT_WORDS],
+                              const struct unit_levels *levels, int h, const int8_t *q,
+                              const float *scale, const int32_t *sums, size_t height, __m256 acc)
+{
+    __m256 sx = _mm256_set1_ps(*scale);
+    for (int g = 0; g < 2; g++) {
+        __m256i dot = dot_half_unit(walk, codes, 4 * g, q);
+        if (walk->shape->offset && walk->packing != PACKING_Q8)
+            dot = _mm256_add_epi32(
+                dot, _mm256_set1_epi32(walk->shape->offset * sums[(size_t)(1 + g) * height]));
+        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(levels->scale[g].half[h], sx),
+                              acc);
+    }
+    if (walk->shape->has_bias)
+        acc = _mm256_fmadd_ps(levels->bias.half[h], _mm256_set1_ps(scale[height]), acc);
+    return acc;
+}
+
+/* At most 4 rows of one tile times one block. */
+ALWAYS_INLINE void multiply_int8(enum linear_packing packing, const struct linear_part *part,
+                                 const struct linear_input *in, int64_t block, int64_t row, int n,
+                                 struct f32x16 *acc)
+{
+    size_t height = (size_t)in->tile_rows;
+    size_t at = (size_t)row / height * (size_t)linear_n_units(in) * height;
+    size_t place = (size_t)row % height;
+    struct walk walk = {.shape = &shapes[packing],
+                        .packing = packing,
+                        .at = part->data + (size_t)block * part->block_bytes};
+    for (int s = 0; s < part->padded_cols / SPAN; s++) {
+        walk_enter(&walk, s);
+        for (int u = 0; u < 2; u++, at += height) {
+            struct unit_levels levels = load_levels(&walk, u);
+            for (int h = 0; h < HALVES; h++) {
+                __m256i codes[UNIT_WORDS];
+                load_codes(&walk, u, h, codes);
+                for (int i = 0; i < n; i++) {
+                    size_t r = place + (size_t)i;
+                    acc[i].half[h] = add_unit(&walk, codes, &levels, h, in->codes + (at + r) * UNIT,
+                                              in->levels + at * 2 + r, in->sums + at * 3 + r,
+                                              height, acc[i].half[h]);
+                }
+            }
+        }
+        walk.at += 2 * walk.shape->unit_bytes + walk.shape->level_bytes;
+    }
+}
+
+static void int8_rows(const struct linear_part *part, const struct linear_input *in, int64_t block,
+                      int64_t row, int n, struct f32x16 *acc)
+{
+#define CASE(packing)                                                                              \
+    case packing:                                                                                  \
+        multiply_int8(packing, part, in, block, row, n, acc);                                      \
+        break;
+    switch (part->packing) {
+        CASE(PACKING_Q4)
+        CASE(PACKING_Q4_BIAS)
+        CASE(PACKING_Q8)
+        CASE(PACKING_Q4_SUPER)
+    default:
+        multiply_int8(PACKING_Q6_SUPER, part, in, block, row, n, acc);
+        break;
+    }
+#undef CASE
+}
+
+/* --- f32 activations -------------------------------------------------------------------------- */
+
+/* One span of quantized weights as f32 [64][16]. */
+ALWAYS_INLINE void expand_quantized(const struct walk *walk, float *to)
+{
+    const __m256i byte = _mm256_set1_epi32(255);
+    const __m256i offset = _mm256_set1_epi32(walk->shape->offset);
+    for (int u = 0; u < 2; u++) {
+        struct unit_levels levels = load_levels(walk, u);
+        for (int h = 0; h < HALVES; h++) {
+            __m256i codes[UNIT_WORDS];
+            load_codes(walk, u, h, codes);
+            for (int i = 0; i < UNIT; i++) {
+                __m256i code = _mm256_and_si256(
+                    _mm256_srl_epi32(codes[i / 4], _mm_cvtsi32_si128(8 * (i % 4))), byte);
+                __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
+                __m256 w =
+                    _mm256_fmadd_ps(value, levels.scale[i / 16].half[h], levels.bias.half[h]);
+                _mm256_storeu_ps(to + (u * UNIT + i) * BLOCK_ROWS + LANES * h, w);
+            }
+        }
+    }
+}
+
+static void expand_bf16(const uint8_t *from, float *to)
+{
+    const __m256i upper = _mm256_set1_epi32((int)0xFFFF0000);
+    for (int i = 0; i < SPAN / 2; i++) {
+        for (int h = 0; h < HALVES; h++) {
+            __m256i pair = load_256(from + 64 * i + 32 * h);
+            float *at = to + 2 * i * BLOCK_ROWS + LANES * h;
+            _mm256_storeu_ps(at, _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)));
+            _mm256_storeu_ps(at + BLOCK_ROWS, _mm256_castsi256_ps(_mm256_and_si256(pair, upper)));
+        }
+    }
+}
+
+/* Span s as f32; the walk moves on. */
+static void expand_span(struct walk *walk, int s, float *to)
+{
+#define EXPAND(which)                                                                              \
+    case which: {                                                                                  \
+        struct walk here = *walk;                                                                  \
+        here.packing = which;                                                                      \
+        here.shape = &shapes[which];                                                               \
+        walk_enter(&here, s);                                                                      \
+        expand_quantized(&here, to);                                                               \
+        here.at += 2 * here.shape->unit_bytes + here.shape->level_bytes;                           \
+        *walk = here;                                                                              \
+        break;                                                                                     \
+    }
+    switch (walk->packing) {
+        EXPAND(PACKING_Q4)
+        EXPAND(PACKING_Q4_BIAS)
+        EXPAND(PACKING_Q8)
+        EXPAND(PACKING_Q4_SUPER)
+        EXPAND(PACKING_Q6_SUPER)
+    case PACKING_F32:
+        memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
+        walk->at += SPAN * BLOCK_ROWS * 4;
+        break;
+    case PACKING_F16:
+        for (int k = 0; k < SPAN; k++) {
+            struct f32x16 w = load_f16(walk->at + 32 * k);
+            _mm256_storeu_ps(to + k * BLOCK_ROWS, w.half[0]);
+            _mm256_storeu_ps(to + k * BLOCK_ROWS + LANES, w.half[1]);
+        }
+        walk->at += SPAN * BLOCK_ROWS * 2;
+        break;
+    default:
+        expand_bf16(walk->at, to);
+        walk->at += SPAN * BLOCK_ROWS * 2;
+        break;
+    }
+#undef EXPAND
+}
+
+/* partial[i][p][16] += span * x of n rows (a constant, at most 3); column k goes to p = k mod 2. */
+ALWAYS_INLINE void add_span(int n, const float *span, int cols, const float *x, size_t stride,
+                            float *partial)
+{
+    __m256 acc[3][N_PARTIAL][HALVES];
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < N_PARTIAL; p++)
+            for (int h = 0; h < HALVES; h++)
+                acc[i][p][h] =
+                    _mm256_loadu_ps(partial + (i * N_PARTIAL + p) * BLOCK_ROWS + LANES * h);
+    for (int k = 0; k < cols; k += N_PARTIAL) {
+        for (int p = 0; p < N_PARTIAL && k + p < cols; p++) {
+            const float *w = span + (k + p) * BLOCK_ROWS;
+            __m256 low = _mm256_loadu_ps(w), high = _mm256_loadu_ps(w + LANES);
+            for (int i = 0; i < n; i++) {
+                __m256 value = _mm256_broadcast_ss(x + (size_t)i * stride + (size_t)(k + p));
+                acc[i][p][0] = _mm256_fmadd_ps(low, value, acc[i][p][0]);
+                acc[i][p][1] = _mm256_fmadd_ps(high, value, acc[i][p][1]);
+            }
+        }
+    }
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < N_PARTIAL; p++)
+            for (int h = 0; h < HALVES; h++)
+                _mm256_storeu_ps(partial + (i * N_PARTIAL + p) * BLOCK_ROWS + LANES * h,
+                                 acc[i][p][h]);
+}
+
+/* At most GROUP_ROWS rows: each span of weights is expanded once for all of them. */
+static void float_rows(const struct linear_part *part, int64_t block, const float *x, size_t stride,
+                       int n, float *partial)
+{
+    struct walk walk = {.packing = part->packing,
+                        .shape = &shapes[part->packing],
+                        .at = part->data + (size_t)block * part->block_bytes};
+    _Alignas(32) float span[SPAN * BLOCK_ROWS];
+    memset(partial, 0, (size_t)n * N_PARTIAL * BLOCK_ROWS * sizeof *partial);
+    for (int s = 0; s < part->padded_cols / SPAN; s++) {
+        int cols = part->cols - s * SPAN < SPAN ? part->cols - s * SPAN : SPAN;
+        const float *at = x + (size_t)s * SPAN;
+        expand_span(&walk, s, span);
+        int i = 0;
+        for (; i + 3 <= n; i += 3)
+            add_span(3, span, cols, at + (size_t)i * stride, stride,
+                     partial + i * N_PARTIAL * BLOCK_ROWS);
+        for (; i < n; i++)
+            add_span(1, span, cols, at + (size_t)i * stride, stride,
+                     partial + i * N_PARTIAL * BLOCK_ROWS);
+    }
+}
+
+/* --- the table -------------------------------------------------------------------------------- */
+
+static void store_row(const struct linear_part *part, int64_t block, int64_t row,
+                      const struct linear_output *output, struct f32x16 y)
+{
+    float values[BLOCK_ROWS];
+    for (int h = 0; h < HALVES; h++) {
+        if (part->bias)
+            y.half[h] = _mm256_add_ps(y.half[h],
+                                      _mm256_loadu_ps(part->bias + block * BLOCK_ROWS + LANES * h));
+        _mm256_storeu_ps(values + LANES * h, y.half[h]);
+    }
+    int64_t left = part->rows - block * BLOCK_ROWS;
+    size_t n = left < BLOCK_ROWS ? (size_t)left : BLOCK_ROWS;
+    memcpy(output->out + (size_t)row * output->stride + (size_t)block * BLOCK_ROWS, values,
+           n * sizeof(float));
+}
+
+static void multiply_block_int8(const struct linear_part *part, const struct linear_input *in,
+                                int64_t block, struct linear_range rows,
+                                const struct linear_output *output)
+{
+    int64_t height = in->tile_rows;
+    for (int64_t row = rows.first; row < rows.end;) {
+        int64_t end = (row / height + 1) * height;
+        end = end < rows.end ? end : rows.end;
+        int n = (int)(end - row < 4 ? end - row : 4);
+        struct f32x16 acc[4] = {0};
+        int8_rows(part, in, block, row, n, acc);
+        for (int i = 0; i < n; i++)
+            store_row(part, block, row + i, output, acc[i]);
+        row += n;
+    }
+}
+
+static void multiply_block_float(const struct linear_part *part, const float *x, size_t stride,
+                                 int64_t block, struct linear_range rows,
+                                 const struct linear_output *output)
+{
+    float partial[GROUP_ROWS * N_PARTIAL * BLOCK_ROWS];
+    for (int64_t row = rows.first; row < rows.end; row += GROUP_ROWS) {
+        int n = (int)(rows.end - row < GROUP_ROWS ? rows.end - row : GROUP_ROWS);
+        float_rows(part, block, x + (size_t)row * stride, stride, n, partial);
+        for (int i = 0; i < n; i++) {
+            const float *p = partial + i * N_PARTIAL * BLOCK_ROWS;
+            struct f32x16 y;
+            for (int h = 0; h < HALVES; h++)
+                y.half[h] = _mm256_add_ps(_mm256_loadu_ps(p + LANES * h),
+                                          _mm256_loadu_ps(p + BLOCK_ROWS + LANES * h));
+            store_row(part, block, row + i, output, y);
+        }
+    }
+}
+
+static void multiply(const struct linear_part *part, const struct linear_input *in,
+                     struct linear_range blocks, struct linear_range rows,
+                     const struct linear_output *output, void *scratch)
+{
+    (void)scratch;
+    bool is_rounded = part->mode == MODE_BF16;
+    const float *x = is_rounded ? in->rounded : in->x;
+    size_t stride = is_rounded ? (size_t)in->padded_cols : in->x_stride;
+    for (int64_t block = blocks.first; block < blocks.end; block++) {
+        if (part->mode == MODE_INT8)
+            multiply_block_int8(part, in, block, rows, output);
+        else
+            multiply_block_float(part, x, stride, block, rows, output);
+    }
+}
+
+static int32_t tile_rows(int32_t n_rows)
+{
+    return n_rows < TILE_ROWS_MAX ? n_rows : TILE_ROWS_MAX;
+}
+
+static size_t scratch_bytes(const struct linear_part *part)
+{
+    (void)part;
+    return 0;
+}
+
+const struct linear_kernels linear_kernels_avx2 = {
+    .tile_rows = tile_rows,
+    .prepare = linear_prepare_scalar,
+    .scratch_bytes = scratch_bytes,
+    .multiply = multiply,
+};

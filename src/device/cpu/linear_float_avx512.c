@@ -1,0 +1,194 @@
+/* Linears with f32 activations (any weight, expanded to f32 exactly) and with bf16 activations
+ * (bf16 weights), AVX-512. A panel of weights is expanded once and used by all rows. Column k adds
+ * to partial sum k mod 4 (pairs: mod 2), so that a row's sums do not depend on the rows beside it.
+ */
+#include "device/cpu/linear_avx512.h"
+
+enum {
+    PANEL_SPANS = 2,
+    PANEL_COLS = PANEL_SPANS * SPAN,
+    GROUP_ROWS = 32, /* whose partial sums are kept beside a panel */
+    N_PARTIAL = 4
+};
+
+/* One span of quantized weights as f32 [64][16]. */
+ALWAYS_INLINE void expand_quantized(enum linear_packing packing, const struct span_walk *walk,
+                                    float *to)
+{
+    const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(offset_of(packing));
+    for (int u = 0; u < 2; u++) {
+        __m512i codes[UNIT_WORDS];
+        load_codes(packing, walk, u, codes);
+        struct unit_levels levels = load_levels(packing, walk, u);
+        for (int i = 0; i < UNIT_WORDS; i++) {
+            __m512 scale = packing == PACKING_Q6_SUPER && i >= 4 ? levels.second : levels.scale;
+            for (int j = 0; j < 4; j++) {
+                __m512i code =
+                    _mm512_and_si512(_mm512_srli_epi32(codes[i], (unsigned)(8 * j)), byte);
+                __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset));
+                __m512 w = has_bias_levels(packing) ? _mm512_fmadd_ps(value, scale, levels.second)
+                                                    : _mm512_mul_ps(value, scale);
+                _mm512_storeu_ps(to + (u * UNIT + i * 4 + j) * BLOCK_ROWS, w);
+            }
+        }
+    }
+}
+
+ALWAYS_INLINE void expand_bf16(const uint8_t *from, float *to)
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000);
+    for (int i = 0; i < SPAN / 2; i++) {
+        __m512i pair = _mm512_loadu_si512(from + 64 * i);
+        _mm512_storeu_ps(to + 2 * i * BLOCK_ROWS, _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)));
+        _mm512_storeu_ps(to + (2 * i + 1) * BLOCK_ROWS,
+                         _mm512_castsi512_ps(_mm512_and_si512(pair, upper)));
+    }
+}
+
+/* n spans from span s on as f32; the walk moves on. */
+static void expand_panel(const struct linear_part *part, struct span_walk *walk, int s, int n,
+                         float *to)
+{
+#define EXPAND(packing)                                                                            \
+    case packing:                                                                                  \
+        walk_enter(packing, walk, s);                                                              \
+        expand_quantized(packing, walk, to);                                                       \
+        walk_leave(packing, walk);                                                                 \
+        break;
+    for (int end = s + n; s < end; s++, to += SPAN * BLOCK_ROWS) {
+        switch (part->packing) {
+            EXPAND(PACKING_Q4)
+            EXPAND(PACKING_Q4_BIAS)
+            EXPAND(PACKING_Q8)
+            EXPAND(PACKING_Q4_SUPER)
+            EXPAND(PACKING_Q6_SUPER)
+        case PACKING_F32:
+            memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
+            walk->at += SPAN * BLOCK_ROWS * 4;
+            break;
+        case PACKING_F16:
+            for (int k = 0; k < SPAN; k++)
+                _mm512_storeu_ps(to + k * BLOCK_ROWS, load_f16(walk->at + 32 * k));
+            walk->at += SPAN * BLOCK_ROWS * 2;
+            break;
+        default:
+            expand_bf16(walk->at, to);
+            walk->at += SPAN * BLOCK_ROWS * 2;
+            break;
+        }
+    }
+#undef EXPAND
+}
+
+/* partial[i][0..3] += panel * x of n rows (a constant), `cols` columns. */
+ALWAYS_INLINE void add_panel(int n, const float *panel, int cols, const float *x, size_t stride,
+                             float *partial)
+{
+    __m512 acc[5][N_PARTIAL];
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < N_PARTIAL; p++)
+            acc[i][p] = _mm512_loadu_ps(partial + (i * N_PARTIAL + p) * BLOCK_ROWS);
+    int k = 0;
+    for (; k + N_PARTIAL <= cols; k += N_PARTIAL) {
+        for (int p = 0; p < N_PARTIAL; p++) {
+            __m512 w = _mm512_loadu_ps(panel + (k + p) * BLOCK_ROWS);
+            for (int i = 0; i < n; i++)
+                acc[i][p] = _mm512_fmadd_ps(
+                    w, _mm512_set1_ps(x[(size_t)i * stride + (size_t)(k + p)]), acc[i][p]);
+        }
+    }
+    for (int p = 0; k + p < cols; p++) {
+        __m512 w = _mm512_loadu_ps(panel + (k + p) * BLOCK_ROWS);
+        for (int i = 0; i < n; i++)
+            acc[i][p] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(size_t)i * stride + (size_t)(k + p)]),
+                                        acc[i][p]);
+    }
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < N_PARTIAL; p++)
+            _mm512_storeu_ps(partial + (i * N_PARTIAL + p) * BLOCK_ROWS, acc[i][p]);
+}
+
+/* At most GROUP_ROWS rows. */
+static void multiply_group(const struct linear_part *part, int64_t block, const float *x,
+                           size_t stride, int n_rows, float *partial)
+{
+    struct span_walk walk = {.at = part->data + (size_t)block * part->block_bytes};
+    _Alignas(64) float panel[PANEL_COLS * BLOCK_ROWS];
+    memset(partial, 0, (size_t)n_rows * N_PARTIAL * BLOCK_ROWS * sizeof *partial);
+    for (int s = 0; s < n_spans_of(part); s += PANEL_SPANS) {
+        int n_spans = n_spans_of(part) - s < PANEL_SPANS ? n_spans_of(part) - s : PANEL_SPANS;
+        int cols = part->cols - s * SPAN < PANEL_COLS ? part->cols - s * SPAN : PANEL_COLS;
+        expand_panel(part, &walk, s, n_spans, panel);
+        const float *at = x + (size_t)s * SPAN;
+        int i = 0;
+        for (; i + 5 <= n_rows; i += 5)
+            add_panel(5, panel, cols, at + (size_t)i * stride, stride,
+                      partial + i * N_PARTIAL * BLOCK_ROWS);
+        for (; i < n_rows; i++)
+            add_panel(1, panel, cols, at + (size_t)i * stride, stride,
+                      partial + i * N_PARTIAL * BLOCK_ROWS);
+    }
+}
+
+void linear_avx512_float(const struct linear_part *part, const struct linear_input *in,
+                         int64_t block, struct linear_range rows,
+                         const struct linear_output *output)
+{
+    _Alignas(64) float partial[GROUP_ROWS * N_PARTIAL * BLOCK_ROWS];
+    for (int64_t row = rows.first; row < rows.end; row += GROUP_ROWS) {
+        int n = (int)(rows.end - row < GROUP_ROWS ? rows.end - row : GROUP_ROWS);
+        multiply_group(part, block, in->x + (size_t)row * in->x_stride, in->x_stride, n, partial);
+        for (int i = 0; i < n; i++) {
+            const float *p = partial + i * N_PARTIAL * BLOCK_ROWS;
+            __m512 y = _mm512_add_ps(_mm512_add_ps(_mm512_load_ps(p), _mm512_load_ps(p + 16)),
+                                     _mm512_add_ps(_mm512_load_ps(p + 32), _mm512_load_ps(p + 48)));
+            store_row(part, block, row + i, output, y);
+        }
+    }
+}
+
+/* n rows (a constant) of one tile; row i, unit u at x + (u * height + i) * 32. */
+ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t block,
+                                 const uint16_t *x, size_t height, __m512 *out)
+{
+    const uint8_t *w = part->data + (size_t)block * part->block_bytes;
+    __m512 acc[4][2];
+    for (int i = 0; i < n; i++)
+        acc[i][0] = acc[i][1] = _mm512_setzero_ps();
+    for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
+        for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
+            __m512bh weights;
+            memcpy(&weights, w, sizeof weights);
+            for (int i = 0; i < n; i++) {
+                int32_t word;
+                memcpy(&word, x + i * UNIT + 2 * pair, sizeof word);
+                __m512i both = _mm512_set1_epi32(word);
+                __m512bh activations;
+                memcpy(&activations, &both, sizeof activations);
+                acc[i][pair % 2] = _mm512_dpbf16_ps(acc[i][pair % 2], weights, activations);
+            }
+        }
+    }
+    for (int i = 0; i < n; i++)
+        out[i] = _mm512_add_ps(acc[i][0], acc[i][1]);
+}
+
+void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
+                        int64_t block, struct linear_range rows, const struct linear_output *output)
+{
+    size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
+    for (int64_t row = rows.first; row < rows.end;) {
+        size_t tile = (size_t)row / height, place = (size_t)row % height;
+        const uint16_t *x =
+            (const uint16_t *)in->rounded + (tile * n_units * height + place) * UNIT;
+        __m512 y[4];
+        int n = rows.end - row >= 4 ? 4 : 1;
+        if (n == 4)
+            multiply_bf16(4, part, block, x, height, y);
+        else
+            multiply_bf16(1, part, block, x, height, y);
+        for (int i = 0; i < n; i++)
+            store_row(part, block, row + i, output, y[i]);
+        row += n;
+    }
+}

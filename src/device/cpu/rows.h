@@ -1,0 +1,22 @@
+/* Kernels of the row-wise ops: a driver in rows.c hands them one row or one head at a time. */
+#ifndef CSGL_DEVICE_CPU_ROWS_H
+#define CSGL_DEVICE_CPU_ROWS_H
+
+struct row_kernels {
+    /* With residual: residual += x, then out = norm(residual); without (NULL): out = norm(x).
+     * out NULL: the sum alone. out may be x. norm(v) = v / sqrt(mean(v^2) + eps) * (w + add). */
+    void (*rms_norm)(const float *x, float *residual, const float *weight, float *out, int n,
+                     float eps, float add);
+    /* head[i], head[i + n_rotated/2] rotated by angle i < n_rotated/2; angles are cos, sin pairs.
+     */
+    void (*rotate)(float *head, const float *angles, int n_rotated);
+    /* out = gate / (1 + e^-gate) * up */
+    void (*silu_mul)(const float *gate, const float *up, float *out, int n);
+};
+
+/* One table a file; those of an instruction set exist where it does. */
+extern const struct row_kernels row_kernels_scalar;
+extern const struct row_kernels row_kernels_avx2;
+extern const struct row_kernels row_kernels_avx512;
+
+#endif

@@ -1,0 +1,43 @@
+/* The row-wise ops' scalar twin: plain loops, double accumulation; it judges the other levels. */
+#include "device/cpu/rows.h"
+
+#include <math.h>
+
+static void rms_norm(const float *x, float *residual, const float *weight, float *out, int n,
+                     float eps, float add)
+{
+    if (residual)
+        for (int i = 0; i < n; i++)
+            residual[i] += x[i];
+    if (!out)
+        return;
+    const float *v = residual ? residual : x;
+    double squares = 0;
+    for (int i = 0; i < n; i++)
+        squares += (double)v[i] * (double)v[i];
+    double factor = 1 / sqrt(squares / n + (double)eps);
+    for (int i = 0; i < n; i++)
+        out[i] = (float)((double)v[i] * factor * ((double)weight[i] + (double)add));
+}
+
+static void rotate(float *head, const float *angles, int n_rotated)
+{
+    int half = n_rotated / 2;
+    for (int i = 0; i < half; i++) {
+        double c = (double)angles[2 * i], s = (double)angles[2 * i + 1];
+        double a = (double)head[i], b = (double)head[i + half];
+        head[i] = (float)(a * c - b * s);
+        head[i + half] = (float)(b * c + a * s);
+    }
+}
+
+static void silu_mul(const float *gate, const float *up, float *out, int n)
+{
+    for (int i = 0; i < n; i++) {
+        double g = (double)gate[i];
+        out[i] = (float)(g / (1 + exp(-g)) * (double)up[i]);
+    }
+}
+
+const struct row_kernels row_kernels_scalar = {
+    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul};

@@ -1,0 +1,193 @@
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct engine {
+    struct device *device;
+    struct comm *comm;
+    struct model *model;
+    struct memory_request request;
+    struct memory_plan plan;
+    struct kv_cache cache;
+    struct buffer kv[KV_MAX_GROUPS]; /* one group's pages, layer after layer */
+    struct buffer inputs;            /* the batch's arrays on the device */
+    struct buffer logits;
+    struct forward forward;
+};
+
+static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
+                             struct error *error)
+{
+    uint64_t weight_bytes;
+    enum status status = model_configure(checkpoint, e->comm, &e->model, error);
+    if (status == OK)
+        status = model_weight_bytes(e->model, checkpoint, e->device, e->comm, &weight_bytes, error);
+    if (status == OK)
+        status = memory_plan_make(&e->plan, e->model, e->device, weight_bytes, &e->request, error);
+    if (status == OK)
+        memory_plan_print(&e->plan);
+    return status;
+}
+
+static enum status make_cache(struct engine *e, struct error *error)
+{
+    const struct memory_plan *p = &e->plan;
+    struct kv_cache_spec spec = {.page_size = p->layout.page_size,
+                                 .n_rows = e->request.max_running,
+                                 .max_length = p->context_length,
+                                 .n_groups = p->n_groups};
+    for (int32_t g = 0; g < p->n_groups; g++) {
+        const struct kv_group *group = &e->model->kv_groups[g];
+        spec.windows[g] = group->window;
+        spec.n_pages[g] = p->n_pages[g];
+        size_t layer_bytes = p->page_bytes[g] / (size_t)group->n_layers * (size_t)p->n_pages[g];
+        enum status status = e->device->table->buffer_alloc(
+            e->device, layer_bytes * (size_t)group->n_layers, &e->kv[g], error);
+        if (status != OK)
+            return status;
+        for (int32_t layer = 0; layer < group->n_layers; layer++)
+            e->model->family->bind_pages(e->model, g, layer,
+                                         (struct kv_pages){.buffer = &e->kv[g],
+                                                           .offset = (size_t)layer * layer_bytes,
+                                                           .layout = p->layout});
+    }
+    return kv_cache_init(&e->cache, &spec, error);
+}
+
+static enum status make_workspace(struct engine *e, struct error *error)
+{
+    const struct device_table *table = e->device->table;
+    const struct memory_request *r = &e->request;
+    enum status status = table->attention_reserve(e->device, &e->plan.layout, e->model->n_heads,
+                                                  r->max_step_tokens, r->max_running, error);
+    if (status == OK)
+        status = table->buffer_alloc(e->device, e->plan.scratch_bytes, &e->forward.scratch, error);
+    if (status == OK)
+        status = table->buffer_alloc(
+            e->device, forward_tensor_bytes(r->max_want, e->model->vocab_size), &e->logits, error);
+    if (status != OK)
+        return status;
+    struct batch sizes;
+    status = engine_batch_init(e, &sizes, error);
+    if (status == OK)
+        status = table->buffer_alloc(e->device, sizes.memory_bytes, &e->inputs, error);
+    batch_done(&sizes);
+    return status;
+}
+
+enum status engine_open(struct engine **out, const struct checkpoint *checkpoint,
+                        struct device *device, struct comm *comm,
+                        const struct memory_request *request, load_progress progress,
+                        void *progress_context, struct error *error)
+{
+    *out = NULL;
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_memory(error, sizeof *e);
+    e->device = device;
+    e->comm = comm;
+    e->request = *request;
+    e->forward.device = device;
+    e->forward.comm = comm;
+    enum status status = make_plan(e, checkpoint, error);
+    if (status == OK)
+        status = make_cache(e, error);
+    if (status == OK)
+        status = make_workspace(e, error);
+    if (status == OK)
+        status = model_load(e->model, checkpoint, device, comm, request->max_step_tokens, progress,
+                            progress_context, error);
+    if (status != OK) {
+        engine_free(e);
+        return status;
+    }
+    *out = e;
+    return OK;
+}
+
+void engine_free(struct engine *e)
+{
+    if (!e)
+        return;
+    model_free(e->model);
+    kv_cache_done(&e->cache);
+    for (int32_t g = 0; g < KV_MAX_GROUPS; g++)
+        e->device->table->buffer_free(e->device, &e->kv[g]);
+    e->device->table->buffer_free(e->device, &e->forward.scratch);
+    e->device->table->buffer_free(e->device, &e->logits);
+    e->device->table->buffer_free(e->device, &e->inputs);
+    free(e);
+}
+
+const struct model *engine_model(const struct engine *e)
+{
+    return e->model;
+}
+
+const struct memory_plan *engine_plan(const struct engine *e)
+{
+    return &e->plan;
+}
+
+struct kv_cache *engine_cache(struct engine *e)
+{
+    return &e->cache;
+}
+
+enum status engine_batch_init(struct engine *e, struct batch *batch, struct error *error)
+{
+    return batch_init(batch, &e->cache, e->request.max_step_tokens, e->request.max_running,
+                      e->request.max_want, error);
+}
+
+/* The device's copy of one of the batch's arrays, as [rows, cols]. */
+static struct tensor input(const struct engine *e, const struct batch *b, const int32_t *array,
+                           int32_t rows, int32_t cols)
+{
+    return (struct tensor){.buffer = &e->inputs,
+                           .offset = (size_t)(array - b->memory) * sizeof(int32_t),
+                           .dtype = DTYPE_I32,
+                           .rows = rows,
+                           .cols = cols,
+                           .stride = cols};
+}
+
+static void bind_inputs(struct engine *e, const struct batch *b)
+{
+    struct forward *f = &e->forward;
+    memcpy(e->inputs.host, b->memory, b->memory_bytes);
+    f->n_tokens = b->n_tokens;
+    f->n_sequences = b->n_sequences;
+    f->n_want = b->n_want;
+    f->tokens = input(e, b, b->tokens, b->n_tokens, 1);
+    f->positions = input(e, b, b->positions, b->n_tokens, 1);
+    f->q_start = input(e, b, b->q_start, b->n_sequences + 1, 1);
+    f->kv_len = input(e, b, b->kv_len, b->n_sequences, 1);
+    f->want = input(e, b, b->want, b->n_want, 1);
+    for (int32_t g = 0; g < b->n_groups; g++) {
+        f->groups[g].slots = input(e, b, b->slots[g], b->n_tokens, 1);
+        f->groups[g].page_table = input(e, b, b->page_table[g], b->n_sequences, b->max_pages);
+    }
+    int32_t vocab_size = e->model->vocab_size;
+    f->logits = (struct tensor){.buffer = &e->logits,
+                                .dtype = DTYPE_F32,
+                                .rows = b->n_want,
+                                .cols = vocab_size,
+                                .stride = vocab_size};
+    f->scratch_used = 0;
+}
+
+enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
+{
+    assert(b->n_tokens > 0);
+    bind_inputs(e, b);
+    e->model->family->forward(e->model, &e->forward);
+    return e->device->table->sync(e->device, error);
+}
+
+float *engine_logits(struct engine *e, int32_t i)
+{
+    return (float *)e->logits.host + (size_t)i * (size_t)e->model->vocab_size;
+}

@@ -1,0 +1,32 @@
+/* The engine: a model on a device with its paged cache; runs one ragged batch a step. Knows
+ * batches, not requests. */
+#ifndef CSGL_ENGINE_ENGINE_H
+#define CSGL_ENGINE_ENGINE_H
+
+#include "engine/batch.h"
+#include "engine/memory_plan.h"
+
+struct engine;
+
+/* Opens a model. The checkpoint, device and comm are borrowed until engine_free. `progress` may be
+ * NULL. */
+enum status engine_open(struct engine **out, const struct checkpoint *checkpoint,
+                        struct device *device, struct comm *comm,
+                        const struct memory_request *request, load_progress progress,
+                        void *progress_context, struct error *error);
+void engine_free(struct engine *engine);
+
+const struct model *engine_model(const struct engine *engine);
+const struct memory_plan *engine_plan(const struct engine *engine);
+struct kv_cache *engine_cache(struct engine *engine);
+
+/* An empty batch of this engine's capacities; batch_done ends it. */
+enum status engine_batch_init(struct engine *engine, struct batch *batch, struct error *error);
+
+/* Runs the step. The tokens of the batch must be in [0, vocab_size). */
+enum status engine_step(struct engine *engine, const struct batch *batch, struct error *error);
+
+/* The logits [vocab_size] of the i-th wanted row of the last step; valid until the next one. */
+float *engine_logits(struct engine *engine, int32_t i);
+
+#endif

@@ -1,0 +1,100 @@
+#include "engine/memory_plan.h"
+
+#include "base/log.h"
+#include "base/size.h"
+#include "base/system.h"
+#include "kvcache/kv_cache.h"
+
+static const double mib = 1.0 / (1024.0 * 1024.0);
+
+/* Pages of each group, and their bytes, for `n_sequences` sequences of `length` tokens. */
+static uint64_t count_pages(struct memory_plan *p, const struct model *model,
+                            const struct memory_request *r, int32_t length, int64_t n_sequences)
+{
+    uint64_t bytes = 0;
+    for (int32_t g = 0; g < p->n_groups; g++) {
+        int64_t pages = n_sequences * kv_pages_needed(model->kv_groups[g].window, length,
+                                                      r->max_step_tokens, r->page_size);
+        p->n_pages[g] =
+            pages > INT32_MAX / r->page_size ? INT32_MAX / r->page_size : (int32_t)pages;
+        bytes += (uint64_t)p->n_pages[g] * p->page_bytes[g];
+    }
+    return bytes;
+}
+
+/* The longest context, at most `limit`, of which one sequence fits into `bytes`. */
+static int32_t longest_context(struct memory_plan *p, const struct model *model,
+                               const struct memory_request *r, int32_t limit, uint64_t bytes)
+{
+    int32_t low = 0, high = limit;
+    while (low < high) {
+        int32_t middle = low + (high - low + 1) / 2;
+        if (count_pages(p, model, r, middle, 1) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static enum status plan_kv(struct memory_plan *p, const struct model *model,
+                           const struct memory_request *r, uint64_t room, struct error *error)
+{
+    bool is_given = r->context_length > 0;
+    int32_t wanted = is_given ? r->context_length : model->max_positions;
+    uint64_t kv_room = r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room;
+    p->context_length = longest_context(p, model, r, wanted, kv_room);
+    if (p->context_length < (is_given ? wanted : 1)) {
+        uint64_t need = count_pages(p, model, r, wanted, 1);
+        return error_set(
+            error, ERROR_LIMIT,
+            "the KV cache of one sequence of %d tokens needs %.0f MiB and %.0f MiB are "
+            "left; lower --context-length, raise --memory-ratio or --kv-cache-gb, or "
+            "choose a narrower --kv-cache-dtype",
+            (int)wanted, (double)need * mib, (double)kv_room * mib);
+    }
+    /* Room for as many sequences at once as fit; they share the pool. */
+    int64_t n = r->max_running;
+    while (n > 1 && count_pages(p, model, r, p->context_length, n) > kv_room)
+        n--;
+    p->kv = count_pages(p, model, r, p->context_length, n);
+    return OK;
+}
+
+enum status memory_plan_make(struct memory_plan *p, const struct model *model,
+                             const struct device *device, uint64_t weight_bytes,
+                             const struct memory_request *r, struct error *error)
+{
+    *p = (struct memory_plan){.weights = weight_bytes, .n_groups = model->n_kv_groups};
+    p->layout = (struct kv_layout){.page_size = r->page_size,
+                                   .n_heads = model->n_kv_heads,
+                                   .head_dim = model->head_dim,
+                                   .dtype = r->kv_dtype};
+    for (int32_t g = 0; g < p->n_groups; g++)
+        p->page_bytes[g] =
+            device->table->kv_page_bytes(device, &p->layout) * (size_t)model->kv_groups[g].n_layers;
+    p->scratch_bytes = model->family->scratch_bytes(model, r->max_step_tokens, r->max_want);
+    p->workspace = p->scratch_bytes + forward_tensor_bytes(r->max_want, model->vocab_size);
+    uint64_t available = r->available_bytes ? r->available_bytes : system_available_memory();
+    if (available == 0)
+        available = UINT64_MAX / 4; /* nothing is known: let allocation decide */
+    p->budget = (uint64_t)((double)available * r->memory_ratio);
+    if (p->weights + p->workspace > p->budget)
+        return error_set(error, ERROR_LIMIT,
+                         "the weights need %.0f MiB and a step %.0f MiB, but only %.0f MiB may be "
+                         "used (%.0f MiB available, --memory-ratio %.2f); free memory, raise "
+                         "--memory-ratio or choose a smaller model",
+                         (double)p->weights * mib, (double)p->workspace * mib,
+                         (double)p->budget * mib, (double)available * mib, r->memory_ratio);
+    return plan_kv(p, model, r, p->budget - p->weights - p->workspace, error);
+}
+
+void memory_plan_print(const struct memory_plan *p)
+{
+    log_info(
+        "memory: %.0f MiB of %.0f MiB: weights %.0f, KV cache %.0f (%s, %d tokens a sequence), "
+        "workspace %.0f",
+        (double)(p->weights + p->workspace + p->kv) * mib, (double)p->budget * mib,
+        (double)p->weights * mib, (double)p->kv * mib, dtype_name(p->layout.dtype),
+        (int)p->context_length, (double)p->workspace * mib);
+}

@@ -1,0 +1,40 @@
+/* Where the memory goes, decided and printed before anything big is allocated. */
+#ifndef CSGL_ENGINE_MEMORY_PLAN_H
+#define CSGL_ENGINE_MEMORY_PLAN_H
+
+#include "base/error.h"
+#include "device/ops.h"
+#include "models/model.h"
+
+struct memory_request {
+    enum dtype kv_dtype;
+    int32_t page_size;
+    int32_t max_running; /* sequences at once */
+    int32_t
+        context_length; /* tokens of one sequence; 0: the model's limit, less if memory is short */
+    int32_t max_step_tokens;  /* rows of a step */
+    int32_t max_want;         /* rows of a step with logits */
+    double memory_ratio;      /* share of the available memory that may be used */
+    uint64_t kv_cache_bytes;  /* 0: what max_running sequences of context_length need, if it fits */
+    uint64_t available_bytes; /* 0: asked from the machine */
+};
+
+struct memory_plan {
+    uint64_t budget, weights, workspace, kv;
+    int32_t context_length;
+    size_t scratch_bytes;
+    struct kv_layout layout;
+    int32_t n_groups;
+    size_t page_bytes[KV_MAX_GROUPS]; /* of one page in all of a group's layers */
+    int32_t n_pages[KV_MAX_GROUPS];
+};
+
+/* Fits the request into the budget, or ERROR_LIMIT with the numbers and the flag to change. */
+enum status memory_plan_make(struct memory_plan *plan, const struct model *model,
+                             const struct device *device, uint64_t weight_bytes,
+                             const struct memory_request *request, struct error *error);
+
+/* Logs the plan in a few lines. */
+void memory_plan_print(const struct memory_plan *plan);
+
+#endif

@@ -1,0 +1,34 @@
+#include "layers/attention.h"
+
+void attention_forward(struct forward *f, const struct attention_layer *a,
+                       const struct tensor *angles, const struct tensor *x,
+                       const struct tensor *qkv, const struct tensor *out)
+{
+    int32_t q_cols = a->n_heads * a->head_dim, kv_cols = a->n_kv_heads * a->head_dim;
+    struct tensor q = tensor_cols(*qkv, 0, q_cols);
+    struct tensor k = tensor_cols(*qkv, q_cols, kv_cols);
+    struct tensor v = tensor_cols(*qkv, q_cols + kv_cols, kv_cols);
+    const struct kv_group_view *group = &f->groups[a->group];
+
+    linear_forward(f, &a->qkv, x, qkv);
+    device_qk_norm_rope(f->device, &(struct qk_norm_rope_args){.q = q,
+                                                               .k = k,
+                                                               .angles = *angles,
+                                                               .q_norm = a->q_norm,
+                                                               .k_norm = a->k_norm,
+                                                               .head_dim = a->head_dim,
+                                                               .eps = a->eps});
+    device_kv_store(f->device, &(struct kv_store_args){
+                                   .pages = a->pages, .k = k, .v = v, .slots = group->slots});
+    device_paged_attention(f->device,
+                           &(struct paged_attention_args){.pages = a->pages,
+                                                          .q = q,
+                                                          .out = *out,
+                                                          .q_start = f->q_start,
+                                                          .kv_len = f->kv_len,
+                                                          .page_table = group->page_table,
+                                                          .n_sequences = f->n_sequences,
+                                                          .n_q_heads = a->n_heads,
+                                                          .window = a->window,
+                                                          .scale = a->scale});
+}

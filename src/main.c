@@ -1,0 +1,47 @@
+/* csgl: the table of commands. */
+#include "cli/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    command_run run;
+    const char *about;
+} commands[] = {
+    {"generate", command_generate, "continue a text or answer one message"},
+    {"chat", command_chat, "talk with a model in the terminal"},
+    {"bench_one_batch", command_bench_one_batch, "time prefill and decode of one batch"},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "Usage: csgl COMMAND [options]\n\nCommands:\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(out, "  %-18s %s\n", commands[i].name, commands[i].about);
+    fprintf(out, "\ncsgl COMMAND --help lists a command's options; csgl --version prints the "
+                 "version.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("csgl %s\n", CSGL_VERSION);
+        return 0;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return 0;
+    }
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 2, argv + 2);
+    fprintf(stderr, "csgl: unknown command \"%s\"; csgl --help lists them\n", argv[1]);
+    return 2;
+}

@@ -1,0 +1,303 @@
+#include "models/dense.h"
+
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "models/loader.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct dense_layer {
+    struct norm_layer input_norm, post_attention_norm;
+    struct attention_layer attention;
+    struct mlp_layer mlp;
+};
+
+struct dense_model {
+    struct model model;
+    struct dense_config config;
+    struct embedding *embedding;
+    struct rope_layer rope;
+    struct norm_layer norm;
+    struct linear_layer head;
+    struct dense_layer layers[];
+};
+
+static struct dense_model *dense_of(struct model *model)
+{
+    return (struct dense_model *)(void *)model;
+}
+
+/* Full layers form the first group, sliding ones the second; a group without layers does not exist.
+ */
+static void make_groups(struct dense_model *m)
+{
+    const struct dense_config *c = &m->config;
+    int32_t n_sliding = 0;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        n_sliding += c->is_sliding[i];
+    int32_t n_full = c->n_layers - n_sliding;
+    struct model *model = &m->model;
+    if (n_full)
+        model->kv_groups[model->n_kv_groups++] = (struct kv_group){.n_layers = n_full};
+    if (n_sliding)
+        model->kv_groups[model->n_kv_groups++] =
+            (struct kv_group){.window = c->window, .n_layers = n_sliding};
+    for (int32_t i = 0; i < c->n_layers; i++)
+        m->layers[i].attention.group = c->is_sliding[i] && n_full ? 1 : 0;
+}
+
+static enum status check_ranks(const struct dense_config *c, const struct comm *comm,
+                               struct error *error)
+{
+    int n = comm->n_ranks;
+    bool kv_fits = c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0;
+    if (c->n_heads % n || !kv_fits || c->intermediate % n)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%d query heads, %d key-value heads and %d intermediate columns cannot be "
+                         "split over %d ranks evenly",
+                         c->n_heads, c->n_kv_heads, c->intermediate, n);
+    return OK;
+}
+
+enum status dense_new(const struct dense_config *c, const struct comm *comm, struct model **out,
+                      struct error *error)
+{
+    enum status status = check_ranks(c, comm, error);
+    if (status != OK)
+        return status;
+    size_t bytes = sizeof(struct dense_model) + (size_t)c->n_layers * sizeof(struct dense_layer);
+    struct dense_model *m = calloc(1, bytes);
+    if (!m)
+        return error_memory(error, bytes);
+    m->config = *c;
+    int32_t first;
+    struct model *model = &m->model;
+    model->n_layers = c->n_layers;
+    model->hidden = c->hidden;
+    model->vocab_size = c->vocab_size;
+    model->max_positions = c->max_positions;
+    model->n_ranks = comm->n_ranks;
+    model->head_dim = c->head_dim;
+    loader_share(comm, c->n_heads, 1, &first, &model->n_heads);
+    loader_share(comm, c->n_kv_heads, 1, &first, &model->n_kv_heads);
+    make_groups(m);
+    *out = model;
+    return OK;
+}
+
+void dense_free(struct model *model)
+{
+    free(dense_of(model));
+}
+
+/* "model.layers.I.SUFFIX" */
+struct name {
+    char text[96];
+};
+
+static struct name layer_name(int32_t layer, const char *suffix)
+{
+    struct name name;
+    snprintf(name.text, sizeof name.text, "model.layers.%d.%s", (int)layer, suffix);
+    return name;
+}
+
+static enum status load_attention(struct dense_model *m, struct loader *l, int32_t i,
+                                  struct error *error)
+{
+    const struct dense_config *c = &m->config;
+    struct attention_layer *a = &m->layers[i].attention;
+    int32_t d = c->head_dim, q_out = c->n_heads * d, kv_out = c->n_kv_heads * d;
+    struct name q = layer_name(i, "self_attn.q_proj"), k = layer_name(i, "self_attn.k_proj"),
+                v = layer_name(i, "self_attn.v_proj"), o = layer_name(i, "self_attn.o_proj");
+    struct linear_part qkv[] = {{q.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                {k.text, kv_out, c->hidden, c->has_qkv_bias, d},
+                                {v.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    struct linear_part out = {o.text, c->hidden, q_out, c->has_o_bias, d};
+    enum status status = loader_linear(l, qkv, 3, SHARD_COLUMNS, &a->qkv, error);
+    if (status == OK)
+        status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
+    if (status == OK && c->has_qk_norm)
+        status =
+            loader_vector(l, layer_name(i, "self_attn.q_norm.weight").text, d, &a->q_norm, error);
+    if (status == OK && c->has_qk_norm)
+        status =
+            loader_vector(l, layer_name(i, "self_attn.k_norm.weight").text, d, &a->k_norm, error);
+    a->eps = c->eps;
+    a->n_heads = m->model.n_heads;
+    a->n_kv_heads = m->model.n_kv_heads;
+    a->head_dim = d;
+    a->window = c->is_sliding[i] ? c->window : 0;
+    a->scale = 1.0f / sqrtf((float)d);
+    return status;
+}
+
+static enum status load_layer(struct dense_model *m, struct loader *l, int32_t i,
+                              struct error *error)
+{
+    const struct dense_config *c = &m->config;
+    struct dense_layer *layer = &m->layers[i];
+    struct name gate = layer_name(i, "mlp.gate_proj"), up = layer_name(i, "mlp.up_proj"),
+                down = layer_name(i, "mlp.down_proj");
+    struct linear_part gate_up[] = {{gate.text, c->intermediate, c->hidden, c->has_mlp_bias, 0},
+                                    {up.text, c->intermediate, c->hidden, c->has_mlp_bias, 0}};
+    struct linear_part out = {down.text, c->hidden, c->intermediate, c->has_mlp_bias, 0};
+    enum status status = loader_norm(l, layer_name(i, "input_layernorm.weight").text, c->hidden,
+                                     c->eps, &layer->input_norm, error);
+    if (status == OK)
+        status = loader_norm(l, layer_name(i, "post_attention_layernorm.weight").text, c->hidden,
+                             c->eps, &layer->post_attention_norm, error);
+    if (status == OK)
+        status = load_attention(m, l, i, error);
+    if (status == OK)
+        status = loader_linear(l, gate_up, 2, SHARD_COLUMNS, &layer->mlp.gate_up, error);
+    if (status == OK)
+        status = loader_linear(l, &out, 1, SHARD_ROWS, &layer->mlp.down, error);
+    return status;
+}
+
+static enum status load_rope(struct dense_model *m, struct loader *l, struct error *error)
+{
+    int32_t n = m->config.rope.dim / 2;
+    float *inv_freq = malloc((size_t)n * 2 * sizeof *inv_freq), *divisors = inv_freq + n;
+    if (!inv_freq)
+        return error_memory(error, (size_t)n * 2 * sizeof *inv_freq);
+    rope_frequencies(&m->config.rope, inv_freq, &m->rope.scale);
+    /* GGUF carries llama3's scaling as divisors of the frequencies. */
+    struct weight w;
+    enum status status = OK;
+    if (checkpoint_has(l->checkpoint, "rope_freqs.weight"))
+        status = checkpoint_weight(l->checkpoint, "rope_freqs.weight", &w, error);
+    else
+        w.rows = 0;
+    if (status == OK && w.rows) {
+        if (w.rows != 1 || w.cols != n)
+            status = error_set(error, ERROR_INVALID, "%s: rope_freqs.weight must have %d values",
+                               checkpoint_path(l->checkpoint), (int)n);
+        else
+            weight_row_dequantize(&w, 0, divisors);
+        for (int32_t i = 0; status == OK && i < n; i++)
+            inv_freq[i] /= divisors[i];
+    }
+    if (status == OK)
+        status = loader_constant(l, inv_freq, n, &m->rope.inv_freq, error);
+    free(inv_freq);
+    return status;
+}
+
+enum status dense_load(struct model *model, struct loader *l, struct error *error)
+{
+    struct dense_model *m = dense_of(model);
+    const struct dense_config *c = &m->config;
+    bool is_tied = c->head == HEAD_TIED ||
+                   (c->head == HEAD_IF_PRESENT && !checkpoint_has(l->checkpoint, "lm_head.weight"));
+    /* A head whose rows do not split evenly stays whole on every rank. */
+    enum shard shard = c->vocab_size % l->comm->n_ranks ? SHARD_WHOLE : SHARD_COLUMNS;
+    struct linear_part head = {is_tied ? "model.embed_tokens" : "lm_head", c->vocab_size, c->hidden,
+                               false, 0};
+    enum status status = loader_embedding(l, "model.embed_tokens.weight", c->vocab_size, c->hidden,
+                                          &m->embedding, error);
+    if (status == OK)
+        status = load_rope(m, l, error);
+    for (int32_t i = 0; i < c->n_layers && status == OK; i++)
+        status = load_layer(m, l, i, error);
+    if (status == OK)
+        status = loader_norm(l, "model.norm.weight", c->hidden, c->eps, &m->norm, error);
+    if (status == OK)
+        status = loader_linear(l, &head, 1, shard, &m->head, error);
+    return status;
+}
+
+void dense_bind_pages(struct model *model, int32_t group, int32_t layer, struct kv_pages pages)
+{
+    struct dense_model *m = dense_of(model);
+    for (int32_t i = 0; i < m->config.n_layers; i++)
+        if (m->layers[i].attention.group == group && layer-- == 0)
+            m->layers[i].attention.pages = pages;
+}
+
+/* Widths of the intermediates on this rank. */
+static int32_t qkv_cols(const struct model *m)
+{
+    return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+}
+
+static int32_t mlp_cols(const struct dense_model *m)
+{
+    return m->layers[0].mlp.gate_up.n_out / 2;
+}
+
+size_t dense_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)
+{
+    const struct dense_model *m = (const struct dense_model *)(const void *)model;
+    int64_t heads = (int64_t)model->n_heads * model->head_dim;
+    int64_t row_cols[] = {model->hidden,
+                          model->hidden,
+                          qkv_cols(model),
+                          heads,
+                          m->config.rope.dim,
+                          m->config.intermediate,
+                          2 * (int64_t)m->config.intermediate};
+    /* The wanted rows of the last layer, and this rank's part of the logits. */
+    int64_t want_cols[] = {heads, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
+    size_t bytes = 0;
+    for (size_t i = 0; i < sizeof row_cols / sizeof row_cols[0]; i++)
+        bytes += forward_tensor_bytes(max_rows, row_cols[i]);
+    for (size_t i = 0; i < sizeof want_cols / sizeof want_cols[0]; i++)
+        bytes += forward_tensor_bytes(max_want, want_cols[i]);
+    return bytes;
+}
+
+static struct tensor wanted_rows(struct forward *f, const struct tensor *x)
+{
+    struct tensor out = forward_tensor(f, f->n_want, x->cols);
+    device_gather(f->device, &(struct gather_args){.x = *x, .rows = f->want, .out = out});
+    return out;
+}
+
+static void head_forward(struct dense_model *m, struct forward *f, const struct tensor *x)
+{
+    if (m->head.shard == SHARD_WHOLE || f->comm->n_ranks == 1) {
+        linear_forward(f, &m->head, x, &f->logits);
+        return;
+    }
+    struct tensor part = forward_tensor(f, x->rows, m->head.n_out);
+    linear_forward(f, &m->head, x, &part);
+    f->comm->table->all_gather(f->comm, &part, &f->logits);
+}
+
+void dense_forward(struct model *model, struct forward *f)
+{
+    struct dense_model *m = dense_of(model);
+    int32_t rows = f->n_tokens, n_layers = m->config.n_layers;
+    struct tensor h = forward_tensor(f, rows, model->hidden);
+    struct tensor x = forward_tensor(f, rows, model->hidden);
+    struct tensor qkv = forward_tensor(f, rows, qkv_cols(model));
+    struct tensor heads = forward_tensor(f, rows, model->n_heads * model->head_dim);
+    struct mlp_scratch mlp = {.gate_up = forward_tensor(f, rows, 2 * mlp_cols(m)),
+                              .act = forward_tensor(f, rows, mlp_cols(m))};
+    struct tensor angles = rope_forward(f, &m->rope);
+
+    device_embed(f->device, &(struct embed_args){m->embedding, f->tokens, h});
+    norm_forward(f, &m->layers[0].input_norm, &h, &x);
+    for (int32_t i = 0; i < n_layers; i++) {
+        const struct dense_layer *layer = &m->layers[i];
+        attention_forward(f, &layer->attention, &angles, &x, &qkv, &heads);
+        if (i == n_layers - 1 && f->n_want < rows) {
+            /* Only wanted rows go beyond the last layer's keys and values. */
+            if (f->n_want == 0)
+                return;
+            heads = wanted_rows(f, &heads);
+            h = wanted_rows(f, &h);
+            x = tensor_rows(x, 0, f->n_want);
+        }
+        linear_forward(f, &layer->attention.o, &heads, &x);
+        norm_forward_add(f, &layer->post_attention_norm, &x, &h, &x);
+        mlp_forward(f, &layer->mlp, &mlp, &x, &x);
+        const struct norm_layer *next = i + 1 < n_layers ? &layer[1].input_norm : &m->norm;
+        norm_forward_add(f, next, &x, &h, &x);
+    }
+    head_forward(m, f, &x);
+}

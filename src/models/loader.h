@@ -1,0 +1,53 @@
+/* How a family asks for its weights: by name and shard, in the same words for counting and loading.
+ */
+#ifndef CSGL_MODELS_LOADER_H
+#define CSGL_MODELS_LOADER_H
+
+#include "layers/linear.h"
+#include "layers/norm.h"
+#include "models/model.h"
+
+struct loader {
+    struct model *model;
+    const struct checkpoint *checkpoint;
+    struct device *device;
+    struct comm *comm;
+    int32_t max_rows;
+    bool is_counting; /* only add up `bytes`; nothing is read or made */
+    uint64_t bytes, total_bytes;
+    load_progress progress;
+    void *progress_context;
+};
+
+/* One part of a fused linear: weight "NAME.weight" [n_out, n_in] and, if has_bias, "NAME.bias". */
+struct linear_part {
+    const char *name;
+    int32_t n_out, n_in;
+    bool has_bias;
+    /* Outputs come in units (heads) that are not split; a rank whose share is less than one unit
+     * holds a copy (KV heads when there are more ranks). 0: any row may begin a share. */
+    int32_t unit;
+};
+
+/* Loads 1 to LINEAR_MAX_PARTS parts that share their input. */
+enum status loader_linear(struct loader *loader, const struct linear_part *parts, int n_parts,
+                          enum shard shard, struct linear_layer *out, struct error *error);
+
+/* Loads "NAME" as f32 [1, n]. */
+enum status loader_vector(struct loader *loader, const char *name, int32_t n, struct tensor *out,
+                          struct error *error);
+
+/* Puts `n` f32 values made by the caller on the device as [1, n]. */
+enum status loader_constant(struct loader *loader, const float *values, int32_t n,
+                            struct tensor *out, struct error *error);
+
+enum status loader_norm(struct loader *loader, const char *name, int32_t n, float eps,
+                        struct norm_layer *out, struct error *error);
+
+enum status loader_embedding(struct loader *loader, const char *name, int32_t n_rows,
+                             int32_t n_cols, struct embedding **out, struct error *error);
+
+/* This rank's share of `n` outputs in units: first and count. */
+void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *first, int32_t *count);
+
+#endif

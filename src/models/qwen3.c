@@ -1,0 +1,30 @@
+/* Qwen3, dense: RMSNorm on each head of q and k before RoPE, head_dim of its own (models.md 1.3).
+ */
+#include "models/dense.h"
+
+static enum status qwen3_configure(const struct json *config, const struct comm *comm,
+                                   struct model **out, struct error *error)
+{
+    struct dense_config c;
+    enum status status = dense_config_read(config, &c, error);
+    if (status != OK)
+        return status;
+    bool has_attention_bias = json_bool(json_get(config, "attention_bias"), false);
+    c.has_qkv_bias = has_attention_bias;
+    c.has_o_bias = has_attention_bias;
+    c.has_qk_norm = true;
+    bool is_used = json_bool(json_get(config, "use_sliding_window"), false);
+    int64_t first = 28; /* the class default of max_window_layers */
+    json_int(json_get(config, "max_window_layers"), 0, DENSE_MAX_LAYERS, &first);
+    status = dense_read_windows(config, is_used, (int32_t)first, &c, error);
+    return status == OK ? dense_new(&c, comm, out, error) : status;
+}
+
+static const char *const model_types[] = {"qwen3", NULL};
+
+const struct model_family qwen3_family = {
+    .name = "qwen3",
+    .model_types = model_types,
+    .configure = qwen3_configure,
+    DENSE_FAMILY_CALLS,
+};

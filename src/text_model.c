@@ -1,0 +1,205 @@
+#include "text_model.h"
+
+#include "base/file.h"
+
+#include <string.h>
+
+enum { CONFIG_MAX_BYTES = 64 << 20, TEMPLATE_MAX_BYTES = 4 << 20, TREE_MAX_BYTES = 512 << 20 };
+
+bool text_model_is_eos(const struct text_model *text, int32_t token)
+{
+    for (int32_t i = 0; i < text->n_eos; i++)
+        if (text->eos_ids[i] == token)
+            return true;
+    return false;
+}
+
+static void add_eos(struct text_model *text, int64_t id)
+{
+    if (id >= 0 && id < tokenizer_size(text->tokenizer) && text->n_eos < TEXT_MAX_EOS &&
+        !text_model_is_eos(text, (int32_t)id))
+        text->eos_ids[text->n_eos++] = (int32_t)id;
+}
+
+/* eos_token_id is an id or a list of ids. */
+static void add_eos_ids(struct text_model *text, const struct json *ids)
+{
+    int64_t id;
+    if (json_int(ids, 0, INT32_MAX, &id))
+        add_eos(text, id);
+    for (size_t i = 0; ids && ids->type == JT_ARRAY && i < ids->n; i++)
+        if (json_int(&ids->items[i], 0, INT32_MAX, &id))
+            add_eos(text, id);
+}
+
+/* The tokenizer's own end-of-text token. */
+static void add_eos_token(struct text_model *text)
+{
+    for (size_t i = 0; i < text->n_tokens; i++)
+        if (strcmp(text->tokens[i].name, "eos_token") == 0)
+            add_eos(text, tokenizer_find(text->tokenizer, text->tokens[i].text,
+                                         strlen(text->tokens[i].text)));
+}
+
+/* Makes the content of token `id` known to templates as `name`. */
+static void add_token(struct text_model *text, const char *name, int32_t id)
+{
+    size_t len;
+    const char *bytes = id >= 0 ? tokenizer_token_bytes(text->tokenizer, id, &len) : NULL;
+    char *copy = bytes ? arena_copy(&text->arena, bytes, len) : NULL;
+    if (copy)
+        text->tokens[text->n_tokens++] = (struct chat_token){name, copy};
+}
+
+static enum status compile(struct chat_template **out, const char *source, size_t len,
+                           const char *name, struct error *error)
+{
+    enum status status = chat_template_new(out, source, len, error);
+    return status == OK ? OK : error_prefix(error, "%s", name);
+}
+
+static enum status compile_file(struct chat_template **out, const char *path, struct error *error)
+{
+    struct str source = {0};
+    enum status status = file_read(path, TEMPLATE_MAX_BYTES, &source, error);
+    if (status == OK)
+        status = compile(out, str_z(&source), source.len, path, error);
+    str_done(&source);
+    return status;
+}
+
+static enum status read_gguf(struct text_model *text, const struct checkpoint *checkpoint,
+                             bool wants_template, struct error *error)
+{
+    struct checkpoint_vocab v;
+    enum status status = checkpoint_vocab(checkpoint, &v, error);
+    if (status != OK)
+        return status;
+    struct tokenizer_vocab vocab = {.model = v.model,
+                                    .pre = v.pre,
+                                    .n_tokens = (size_t)v.n_tokens,
+                                    .tokens = v.tokens,
+                                    .token_types = v.token_types,
+                                    .n_merges = (size_t)v.n_merges,
+                                    .merges = v.merges,
+                                    .bos_id = v.bos_id,
+                                    .eos_id = v.eos_id,
+                                    .add_bos = v.add_bos};
+    status = tokenizer_load_vocab(&vocab, &text->tokenizer, error);
+    if (status != OK)
+        return error_prefix(error, "%s", checkpoint_path(checkpoint));
+    add_token(text, "bos_token", v.bos_id);
+    add_token(text, "eos_token", v.eos_id);
+    if (wants_template && v.chat_template)
+        status = compile(&text->chat_template, v.chat_template, strlen(v.chat_template),
+                         checkpoint_path(checkpoint), error);
+    return status;
+}
+
+static enum status read_templates(struct text_model *text, const struct json *config,
+                                  const char *path, struct error *error)
+{
+    const char *source, *tool_source;
+    size_t len;
+    if (json_is_null(json_get(config, "chat_template")))
+        return OK;
+    if (chat_template_find(config, false, &source, &len, error) != OK)
+        source = NULL; /* a list may have a template for tools alone */
+    enum status status = source ? compile(&text->chat_template, source, len, path, error) : OK;
+    if (status == OK)
+        status = chat_template_find(config, true, &tool_source, &len, error);
+    if (status == OK && tool_source != source)
+        status = compile(&text->tool_template, tool_source, len, path, error);
+    return status;
+}
+
+static enum status read_tokenizer_config(struct text_model *text, const char *path,
+                                         bool wants_template, struct error *error)
+{
+    struct str data = {0};
+    struct json config;
+    text->arena.limit = TREE_MAX_BYTES;
+    enum status status = file_read(path, CONFIG_MAX_BYTES, &data, error);
+    if (status == OK && json_parse(&text->arena, str_z(&data), data.len, &config, error) != OK)
+        status = error_prefix(error, "%s", path);
+    if (status == OK)
+        text->n_tokens = chat_tokens_read(&config, text->tokens);
+    if (status == OK && wants_template)
+        status = read_templates(text, &config, path, error);
+    str_done(&data);
+    return status;
+}
+
+static enum status read_folder(struct text_model *text, const struct checkpoint *checkpoint,
+                               bool wants_template, struct error *error)
+{
+    struct str path = {0};
+    const char *folder = checkpoint_path(checkpoint);
+    path_join(&path, folder, "tokenizer.json");
+    enum status status = tokenizer_load(str_z(&path), &text->tokenizer, error);
+    if (status != OK)
+        goto out;
+    path_join(&path, folder, "chat_template.jinja");
+    if (wants_template && file_exists(str_z(&path))) {
+        status = compile_file(&text->chat_template, str_z(&path), error);
+        wants_template = false;
+    }
+    path_join(&path, folder, "tokenizer_config.json");
+    if (status == OK && file_exists(str_z(&path)))
+        status = read_tokenizer_config(text, str_z(&path), wants_template, error);
+out:
+    str_done(&path);
+    return status;
+}
+
+static void read_defaults(struct text_model *text, const struct json *generation)
+{
+    struct sampling_params *p = &text->defaults;
+    *p = sampling_params_default();
+    p->temperature = (float)json_number(json_get(generation, "temperature"), 1.0);
+    p->top_k = (int32_t)json_number(json_get(generation, "top_k"), 0.0);
+    p->top_p = (float)json_number(json_get(generation, "top_p"), 1.0);
+    p->min_p = (float)json_number(json_get(generation, "min_p"), 0.0);
+    p->repetition_penalty = (float)json_number(json_get(generation, "repetition_penalty"), 1.0);
+    p->presence_penalty = (float)json_number(json_get(generation, "presence_penalty"), 0.0);
+    p->frequency_penalty = (float)json_number(json_get(generation, "frequency_penalty"), 0.0);
+    /* A model that asks for greedy decoding; a request's own temperature still counts. */
+    if (!json_bool(json_get(generation, "do_sample"), true))
+        p->temperature = 0.0f;
+}
+
+enum status text_model_open(struct text_model *text, const struct checkpoint *checkpoint,
+                            const char *template_path, struct error *error)
+{
+    *text = (struct text_model){0};
+    bool wants_template = template_path == NULL;
+    enum status status = checkpoint_is_gguf(checkpoint)
+                             ? read_gguf(text, checkpoint, wants_template, error)
+                             : read_folder(text, checkpoint, wants_template, error);
+    if (status == OK && template_path)
+        status = compile_file(&text->chat_template, template_path, error);
+    if (status == OK) {
+        const struct json *generation = checkpoint_generation_config(checkpoint);
+        const struct json *ids = json_get(generation, "eos_token_id");
+        if (json_is_null(ids))
+            ids = json_get(checkpoint_config(checkpoint), "eos_token_id");
+        add_eos_ids(text, ids);
+        add_eos_token(text);
+        read_defaults(text, generation);
+        status = sampling_params_check(&text->defaults, tokenizer_size(text->tokenizer), error);
+        if (status != OK)
+            error_prefix(error, "%s: generation_config.json", checkpoint_path(checkpoint));
+    }
+    if (status != OK)
+        text_model_done(text);
+    return status;
+}
+
+void text_model_done(struct text_model *text)
+{
+    tokenizer_free(text->tokenizer);
+    chat_template_free(text->chat_template);
+    chat_template_free(text->tool_template);
+    arena_done(&text->arena);
+    *text = (struct text_model){0};
+}

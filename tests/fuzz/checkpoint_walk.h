@@ -1,0 +1,65 @@
+/* What a user of a checkpoint does with whatever could be opened. */
+#ifndef CSGL_TESTS_FUZZ_CHECKPOINT_WALK_H
+#define CSGL_TESTS_FUZZ_CHECKPOINT_WALK_H
+
+#include "checkpoint/checkpoint_struct.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static inline void require(int truth)
+{
+    if (!truth)
+        __builtin_trap();
+}
+
+/* A failure has a sentence and its status. */
+static inline void require_sentence(enum status status, const struct error *error)
+{
+    require(status == OK || (error->status == status && error->message[0]));
+}
+
+/* Reads the first and the last row of every weight, whole and in parts. */
+static inline void walk_weights(const struct checkpoint *c)
+{
+    for (size_t i = 0; i < c->names.cap; i++) {
+        const char *name = c->names.entries[i].key;
+        struct weight w;
+        struct error error = {0};
+        if (!name)
+            continue;
+        enum status status = checkpoint_weight(c, name, &w, &error);
+        require_sentence(status, &error);
+        if (status != OK)
+            continue;
+        require(w.rows > 0 && w.cols > 0);
+        float *row = malloc((size_t)w.cols * sizeof *row);
+        uint8_t *codes = malloc((size_t)w.cols);
+        require(row && codes);
+        int64_t rows[] = {0, w.rows - 1};
+        for (int r = 0; r < 2; r++) {
+            weight_row_dequantize(&w, rows[r], row);
+            if (!weight_is_float(&w))
+                weight_row_read(&w, rows[r], &(struct weight_row){.codes = codes});
+        }
+        free(row);
+        free(codes);
+    }
+}
+
+/* Every string of the vocabulary ends in a NUL that is ours. */
+static inline void walk_vocab(const struct checkpoint *c)
+{
+    struct checkpoint_vocab v;
+    size_t total = 0;
+    if (checkpoint_vocab(c, &v, NULL) != OK)
+        return;
+    for (int32_t i = 0; i < v.n_tokens; i++)
+        total += strlen(v.tokens[i]) + (v.token_types ? (size_t)(v.token_types[i] & 1) : 0);
+    for (int32_t i = 0; i < v.n_merges; i++)
+        total += strlen(v.merges[i]);
+    total += strlen(v.chat_template ? v.chat_template : "") + strlen(v.pre ? v.pre : "");
+    require(total < SIZE_MAX && v.eos_id < v.n_tokens && v.bos_id < v.n_tokens);
+}
+
+#endif

@@ -1,0 +1,341 @@
+/* Every family gives the reference's logits, however the sequence is fed, split or quantized. */
+#include "models/model_case.h"
+
+#include "base/log.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The bar against transformers in float32, whose own rounding (against float64) reaches 3e-5 here.
+ */
+static const double reference_tolerance = 2e-4;
+/* Between two ways of feeding one sequence: sums of at most a few hundred terms in another order.
+ */
+static const double order_tolerance = 1e-4;
+
+static float *new_logits(const struct model_case *c)
+{
+    return calloc((size_t)c->n_tokens * (size_t)c->vocab_size, sizeof(float));
+}
+
+static size_t n_logits(const struct model_case *c)
+{
+    return (size_t)c->n_tokens * (size_t)c->vocab_size;
+}
+
+static double run_whole(const struct model_case *c, const struct case_options *options, float *out)
+{
+    struct case_engine e;
+    case_engine_open(&e, c, options, comm_self());
+    case_engine_run(&e, c, c->n_tokens, out);
+    case_engine_done(&e);
+    return max_difference(out, c->logits, n_logits(c));
+}
+
+typedef void (*case_test)(const struct model_case *c);
+
+static void for_all_cases(case_test test)
+{
+    int n;
+    char **names = model_case_list(&n);
+    for (int i = 0; i < n; i++) {
+        struct model_case c;
+        model_case_open(&c, names[i]);
+        test(&c);
+        model_case_done(&c);
+        free(names[i]);
+    }
+    free(names);
+}
+
+static void check_reference(const struct model_case *c)
+{
+    float *out = new_logits(c);
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++) {
+        struct case_options options = case_options_default();
+        options.isa = isa;
+        double d = run_whole(c, &options, out);
+        printf("%-28s %-22s max |d logit| %.2e\n", c->name, cpu_isa_name(isa), d);
+        assert_true(d <= reference_tolerance);
+    }
+    free(out);
+}
+
+static void float_mode_equals_the_reference(void **state)
+{
+    (void)state;
+    for_all_cases(check_reference);
+}
+
+static void check_chunks(const struct model_case *c)
+{
+    static const int32_t chunks[] = {1, 7, 64};
+    static const int32_t page_sizes[] = {16, 4, 64};
+    float *whole = new_logits(c), *out = new_logits(c);
+    struct case_options options = case_options_default();
+    run_whole(c, &options, whole);
+    for (int i = 0; i < 3; i++) {
+        struct case_engine e;
+        options.page_size = page_sizes[i];
+        case_engine_open(&e, c, &options, comm_self());
+        case_engine_run(&e, c, chunks[i], out);
+        case_engine_done(&e);
+        assert_true(max_difference(out, whole, n_logits(c)) <= order_tolerance);
+    }
+    free(whole);
+    free(out);
+}
+
+static void chunks_and_page_sizes_change_nothing(void **state)
+{
+    (void)state;
+    for_all_cases(check_chunks);
+}
+
+/* Three copies of the sequence, at different places of their own and in one step together: one is
+ * decoded token by token, one fed in sevens, one in big chunks. */
+static void check_batch(const struct model_case *c)
+{
+    static const int32_t steps[] = {1, 7, 40};
+    struct case_options options = case_options_default();
+    struct case_engine e;
+    struct batch batch;
+    int32_t rows[3], done[3] = {0};
+    float *whole = new_logits(c);
+    run_whole(c, &options, whole);
+    case_engine_open(&e, c, &options, comm_self());
+    struct kv_cache *cache = engine_cache(e.engine);
+    assert_int_equal(engine_batch_init(e.engine, &batch, NULL), OK);
+    for (int i = 0; i < 3; i++)
+        rows[i] = kv_cache_open_row(cache);
+    while (done[0] < c->n_tokens) {
+        int32_t from[3], row = 0;
+        batch_clear(&batch);
+        for (int i = 0; i < 3; i++) {
+            int32_t left = c->n_tokens - done[i], n = left < steps[i] ? left : steps[i];
+            from[i] = done[i];
+            done[i] += n;
+            if (n > 0)
+                assert_int_equal(
+                    batch_add(&batch, cache, rows[i], c->tokens + from[i], n, WANT_ALL, NULL), OK);
+        }
+        assert_int_equal(engine_step(e.engine, &batch, NULL), OK);
+        for (int i = 0; i < 3; i++)
+            for (int32_t t = from[i]; t < done[i]; t++) {
+                const float *want = whole + (size_t)t * (size_t)c->vocab_size;
+                double d =
+                    max_difference(engine_logits(e.engine, row++), want, (size_t)c->vocab_size);
+                assert_true(d <= order_tolerance);
+            }
+    }
+    assert_true(kv_cache_check(cache));
+    batch_done(&batch);
+    case_engine_done(&e);
+    free(whole);
+}
+
+static void neighbours_in_the_batch_change_nothing(void **state)
+{
+    (void)state;
+    for_all_cases(check_batch);
+}
+
+/* Wanting fewer rows takes the short way through the last layer. */
+static void check_want(const struct model_case *c)
+{
+    struct case_options options = case_options_default();
+    struct case_engine e;
+    struct batch batch;
+    float *whole = new_logits(c);
+    run_whole(c, &options, whole);
+    case_engine_open(&e, c, &options, comm_self());
+    struct kv_cache *cache = engine_cache(e.engine);
+    assert_int_equal(engine_batch_init(e.engine, &batch, NULL), OK);
+    int32_t row = kv_cache_open_row(cache), half = c->n_tokens / 2;
+    if (half > 0) {
+        batch_clear(&batch);
+        assert_int_equal(batch_add(&batch, cache, row, c->tokens, half, WANT_NONE, NULL), OK);
+        assert_int_equal(engine_step(e.engine, &batch, NULL), OK);
+    }
+    batch_clear(&batch);
+    assert_int_equal(
+        batch_add(&batch, cache, row, c->tokens + half, c->n_tokens - half, WANT_LAST, NULL), OK);
+    assert_int_equal(engine_step(e.engine, &batch, NULL), OK);
+    const float *want = whole + (size_t)(c->n_tokens - 1) * (size_t)c->vocab_size;
+    assert_true(max_difference(engine_logits(e.engine, 0), want, (size_t)c->vocab_size) <=
+                order_tolerance);
+    batch_done(&batch);
+    case_engine_done(&e);
+    free(whole);
+}
+
+static void unwanted_rows_change_nothing(void **state)
+{
+    (void)state;
+    for_all_cases(check_want);
+}
+
+struct rank {
+    const struct model_case *c;
+    struct comm *comm;
+    float *out;
+};
+
+static void *run_rank(void *argument)
+{
+    struct rank *rank = argument;
+    struct case_options options = case_options_default();
+    options.n_threads = 1;
+    struct case_engine e;
+    case_engine_open(&e, rank->c, &options, rank->comm);
+    case_engine_run(&e, rank->c, 50, rank->out);
+    case_engine_done(&e);
+    return NULL;
+}
+
+static bool can_split(const struct model_case *c)
+{
+    struct model *model;
+    struct comm two = {.rank = 0, .n_ranks = 2};
+    /* Superblocks of 256 columns do not split a row of 256 or 512 values evenly in every layer. */
+    if (strstr(c->name, "_k") && strstr(c->name, "gguf"))
+        return false;
+    if (model_configure(c->checkpoint, &two, &model, NULL) != OK)
+        return false;
+    model_free(model);
+    return true;
+}
+
+static int n_split;
+
+static void check_ranks(const struct model_case *c)
+{
+    enum { MAX_FLOATS = 64 * 1024 };
+    if (!can_split(c))
+        return;
+    n_split++;
+    void *region = aligned_alloc(64, comm_shared_bytes(2, MAX_FLOATS));
+    memset(region, 0, comm_shared_bytes(2, MAX_FLOATS));
+    struct rank ranks[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        ranks[i] = (struct rank){.c = c, .out = new_logits(c)};
+        assert_int_equal(comm_shared_new(&ranks[i].comm, region, i, 2, MAX_FLOATS, NULL), OK);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        double d = max_difference(ranks[i].out, c->logits, n_logits(c));
+        if (d > reference_tolerance)
+            printf("%s: rank %d differs by %.2e\n", c->name, i, d);
+        assert_true(d <= reference_tolerance);
+        ranks[i].comm->table->close(ranks[i].comm);
+        free(ranks[i].out);
+    }
+    free(region);
+}
+
+static void two_ranks_give_the_logits_of_one(void **state)
+{
+    (void)state;
+    for_all_cases(check_ranks);
+    printf("%d cases on two ranks\n", n_split);
+    assert_true(n_split >= 10);
+}
+
+static double root_mean_square(const float *a, const float *b, size_t n)
+{
+    double sum = 0.0;
+    for (size_t i = 0; i < n; i++) {
+        double d = a[i] - (b ? b[i] : 0.0f);
+        sum += d * d;
+    }
+    return sqrt(sum / (double)n);
+}
+
+/* int8 activations against the reference. Each linear's input is rounded to steps of max/127 a
+ * group of 32; for normally distributed values max is about 2.3 sigma, so one rounding
+ * adds 2.3/127/sqrt(12) = 0.52 % noise, and 4 L + 1 linears in a row add in quadrature. Softmax and
+ * gates can double it. */
+static void check_int8(const struct model_case *c)
+{
+    bool is_quantized = strstr(c->name, "gguf_q") != NULL;
+    if (!is_quantized || cpu_isa_best() < CPU_ISA_AVX512)
+        return;
+    struct case_options options = case_options_default();
+    options.activations = ACTIVATIONS_INT8;
+    float *out = new_logits(c), *twin = new_logits(c);
+    run_whole(c, &options, out);
+    options.isa = CPU_ISA_SCALAR;
+    run_whole(c, &options, twin);
+    struct model *model;
+    assert_int_equal(model_configure(c->checkpoint, comm_self(), &model, NULL), OK);
+    double bound = 2.0 * 0.0052 * sqrt(4.0 * model->n_layers + 1.0);
+    model_free(model);
+    double scale = root_mean_square(c->logits, NULL, n_logits(c));
+    double error = root_mean_square(out, c->logits, n_logits(c)) / scale;
+    double to_twin = root_mean_square(out, twin, n_logits(c)) / scale;
+    printf("%-28s int8: rms error %.4f of the logits (bound %.4f), to its twin %.1e\n", c->name,
+           error, bound, to_twin);
+    assert_true(error <= bound);
+    /* The same arithmetic: only values that round the other way differ. */
+    assert_true(to_twin <= bound / 4.0);
+    free(out);
+    free(twin);
+}
+
+static void int8_mode_stays_within_its_bound(void **state)
+{
+    (void)state;
+    for_all_cases(check_int8);
+}
+
+/* bf16 and f16 KV round K and V to 8 and 11 bits: relative 2^-9 and 2^-12 each. */
+static void check_narrow_kv(const struct model_case *c)
+{
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F16};
+    static const double bounds[] = {0.02, 0.003};
+    float *out = new_logits(c);
+    double scale = root_mean_square(c->logits, NULL, n_logits(c));
+    for (int i = 0; i < 2; i++) {
+        struct case_options options = case_options_default();
+        options.kv_dtype = dtypes[i];
+        run_whole(c, &options, out);
+        double error = root_mean_square(out, c->logits, n_logits(c)) / scale;
+        if (error > bounds[i])
+            printf("%s: %s KV rms error %.4f\n", c->name, dtype_name(dtypes[i]), error);
+        assert_true(error <= bounds[i]);
+    }
+    free(out);
+}
+
+static void narrow_kv_stays_within_its_rounding(void **state)
+{
+    (void)state;
+    for_all_cases(check_narrow_kv);
+}
+
+int main(void)
+{
+    log_set_level(LOG_WARN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(float_mode_equals_the_reference),
+        cmocka_unit_test(chunks_and_page_sizes_change_nothing),
+        cmocka_unit_test(neighbours_in_the_batch_change_nothing),
+        cmocka_unit_test(unwanted_rows_change_nothing),
+        cmocka_unit_test(two_ranks_give_the_logits_of_one),
+        cmocka_unit_test(int8_mode_stays_within_its_bound),
+        cmocka_unit_test(narrow_kv_stays_within_its_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

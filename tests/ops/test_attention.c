@@ -1,0 +1,455 @@
+/* Paged attention: the scalar twin against a softmax in double written here, every level against
+ * the twin, over ragged batches, windows, page tables in any order and every KV dtype. */
+#include "ops/ops_support.h"
+
+#include "base/half.h"
+
+enum { MAX_SEQUENCES = 6 };
+
+struct shape {
+    int32_t n_kv_heads, group, dim, page_size, window;
+    enum dtype dtype;
+    int32_t n_sequences;
+    int32_t q_len[MAX_SEQUENCES], kv_len[MAX_SEQUENCES];
+};
+
+/* The inputs of a case: everything that each token's K and V was, and the args on one device. */
+struct bench {
+    struct shape shape;
+    struct device *device;
+    struct buffer pages;
+    struct matrix *k[MAX_SEQUENCES],
+        *v[MAX_SEQUENCES]; /* [kv_len, heads * dim], as the KV dtype has it */
+    struct matrix *q, *out, *q_start, *kv_len, *table;
+    struct kv_pages kv;
+    int32_t n_pages, n_rows;
+};
+
+static float as_stored(enum dtype dtype, float x)
+{
+    if (dtype == DTYPE_F16)
+        return f32_from_f16(f16_from_f32(x));
+    return dtype == DTYPE_BF16 ? f32_from_bf16(bf16_from_f32(x)) : x;
+}
+
+/* Pages in random order; every page and place that is not filled is full of NaN. */
+static void fill_table(struct bench *b, uint64_t *state)
+{
+    const struct shape *s = &b->shape;
+    int32_t most = 1;
+    for (int i = 0; i < s->n_sequences; i++) {
+        int32_t pages = (s->kv_len[i] + s->page_size - 1) / s->page_size;
+        b->n_pages += pages;
+        most = pages > most ? pages : most;
+    }
+    b->n_pages += 3;
+    int32_t *order = malloc((size_t)b->n_pages * sizeof *order);
+    assert_non_null(order);
+    for (int32_t i = 0; i < b->n_pages; i++) {
+        int32_t j = random_below(state, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    b->table = new_matrix(b->device, DTYPE_I32, s->n_sequences, most, 2);
+    int32_t next = 0;
+    for (int i = 0; i < s->n_sequences; i++)
+        for (int32_t p = 0; p < (s->kv_len[i] + s->page_size - 1) / s->page_size; p++)
+            ints_at(b->table, i)[p] = order[next++];
+    free(order);
+}
+
+/* Stores the sequences' tokens in batches of `batch` rows. */
+static void store_all(struct bench *b, int32_t batch)
+{
+    const struct shape *s = &b->shape;
+    for (int i = 0; i < s->n_sequences; i++)
+        for (int32_t first = 0; first < s->kv_len[i]; first += batch) {
+            int32_t n = s->kv_len[i] - first < batch ? s->kv_len[i] - first : batch;
+            struct matrix *slots = new_matrix(b->device, DTYPE_I32, n, 1, 0);
+            for (int32_t t = 0; t < n; t++)
+                ints_at(slots, t)[0] =
+                    ints_at(b->table, i)[(first + t) / s->page_size] * s->page_size +
+                    (first + t) % s->page_size;
+            struct kv_store_args args = {b->kv, tensor_rows(b->k[i]->tensor, first, n),
+                                         tensor_rows(b->v[i]->tensor, first, n), slots->tensor};
+            device_kv_store(b->device, &args);
+            free_matrix(b->device, slots);
+        }
+}
+
+static void round_matrix(struct matrix *m, enum dtype dtype)
+{
+    for (int32_t r = 0; r < m->tensor.rows; r++)
+        for (int32_t c = 0; c < m->tensor.cols; c++)
+            at(m, r)[c] = as_stored(dtype, at(m, r)[c]);
+}
+
+static struct bench *open_bench(struct device *device, const struct shape *shape, uint64_t seed)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    b->shape = *shape;
+    b->device = device;
+    const struct shape *s = &b->shape;
+    uint64_t state = seed;
+    fill_table(b, &state);
+    struct kv_layout layout = {s->page_size, s->n_kv_heads, s->dim, s->dtype};
+    size_t page_bytes = device->table->kv_page_bytes(device, &layout);
+    struct error error;
+    assert_int_equal(device->table->buffer_alloc(device, page_bytes * (size_t)b->n_pages + 64,
+                                                 &b->pages, &error),
+                     OK);
+    memset(b->pages.host, 0xFF, b->pages.bytes);
+    b->q_start = new_matrix(device, DTYPE_I32, s->n_sequences + 1, 1, 0);
+    b->kv_len = new_matrix(device, DTYPE_I32, s->n_sequences, 1, 0);
+    ints_at(b->q_start, 0)[0] = 0;
+    for (int i = 0; i < s->n_sequences; i++) {
+        b->k[i] = random_matrix(device, s->kv_len[i], s->n_kv_heads * s->dim, 1, &state);
+        b->v[i] = random_matrix(device, s->kv_len[i], s->n_kv_heads * s->dim, 2, &state);
+        b->n_rows += s->q_len[i];
+        ints_at(b->q_start, i + 1)[0] = b->n_rows;
+        ints_at(b->kv_len, i)[0] = s->kv_len[i];
+    }
+    b->q = random_matrix(device, b->n_rows, s->n_kv_heads * s->group * s->dim, 1, &state);
+    b->out = new_matrix(device, DTYPE_F32, b->n_rows, s->n_kv_heads * s->group * s->dim, 3);
+    b->kv = (struct kv_pages){&b->pages, 64, layout};
+    if (device->table->attention_reserve(device, &layout, s->n_kv_heads * s->group, b->n_rows,
+                                         s->n_sequences, &error) != OK)
+        fail_msg("%s", error.message);
+    store_all(b, 1 + (int32_t)(seed % 40) * 5);
+    for (int i = 0; i < s->n_sequences; i++) {
+        round_matrix(b->k[i], s->dtype);
+        round_matrix(b->v[i], s->dtype);
+    }
+    return b;
+}
+
+static void attend(struct bench *b)
+{
+    const struct shape *s = &b->shape;
+    struct paged_attention_args args = {.pages = b->kv,
+                                        .q = b->q->tensor,
+                                        .out = b->out->tensor,
+                                        .q_start = b->q_start->tensor,
+                                        .kv_len = b->kv_len->tensor,
+                                        .page_table = b->table->tensor,
+                                        .n_sequences = s->n_sequences,
+                                        .n_q_heads = s->n_kv_heads * s->group,
+                                        .window = s->window,
+                                        .scale = 2.5f / sqrtf((float)s->dim)};
+    device_paged_attention(b->device, &args);
+}
+
+static void close_bench(struct bench *b)
+{
+    b->device->table->buffer_free(b->device, &b->pages);
+    for (int i = 0; i < b->shape.n_sequences; i++) {
+        free_matrix(b->device, b->k[i]);
+        free_matrix(b->device, b->v[i]);
+    }
+    struct matrix *all[] = {b->q, b->out, b->q_start, b->kv_len, b->table};
+    for (int i = 0; i < 5; i++)
+        free_matrix(b->device, all[i]);
+    free(b);
+}
+
+/* --- the twin against the definition ---------------------------------------------------------- */
+
+static void naive_head(const struct bench *b, int sequence, int32_t place, int32_t row,
+                       int32_t head, double *out)
+{
+    const struct shape *s = &b->shape;
+    int32_t kv = head / s->group * s->dim;
+    int32_t first = s->window > 0 && place - s->window + 1 > 0 ? place - s->window + 1 : 0;
+    const float *q = at(b->q, row) + head * s->dim;
+    double *p = malloc((size_t)(place + 1) * sizeof *p), largest = -INFINITY, sum = 0;
+    assert_non_null(p);
+    for (int32_t t = first; t <= place; t++) {
+        p[t] = 0;
+        for (int32_t d = 0; d < s->dim; d++)
+            p[t] += (double)q[d] * (double)at(b->k[sequence], t)[kv + d];
+        p[t] *= (double)(2.5f / sqrtf((float)s->dim));
+        largest = p[t] > largest ? p[t] : largest;
+    }
+    for (int32_t t = first; t <= place; t++)
+        sum += p[t] = exp(p[t] - largest);
+    for (int32_t d = 0; d < s->dim; d++) {
+        out[d] = 0;
+        for (int32_t t = first; t <= place; t++)
+            out[d] += p[t] / sum * (double)at(b->v[sequence], t)[kv + d];
+    }
+    free(p);
+}
+
+static void check_naive(const struct bench *b, double tolerance)
+{
+    const struct shape *s = &b->shape;
+    double expected[256];
+    for (int i = 0; i < s->n_sequences; i++)
+        for (int32_t r = 0; r < s->q_len[i]; r++)
+            for (int32_t h = 0; h < s->n_kv_heads * s->group; h++) {
+                int32_t row = ints_at(b->q_start, i)[0] + r;
+                naive_head(b, i, s->kv_len[i] - s->q_len[i] + r, row, h, expected);
+                for (int32_t d = 0; d < s->dim; d++) {
+                    double x = (double)at(b->out, row)[h * s->dim + d];
+                    if (!(fabs(x - expected[d]) <= tolerance))
+                        fail_msg("row %d head %d dim %d is %.9g, not %.9g", row, h, d, x,
+                                 expected[d]);
+                }
+            }
+    check_borders(b->out);
+}
+
+static const struct shape small_shapes[] = {
+    {1, 1, 64, 16, 0, DTYPE_F32, 1, {1}, {1}},
+    {2, 3, 64, 16, 0, DTYPE_F32, 3, {1, 5, 17}, {40, 5, 33}},
+    {3, 1, 80, 16, 7, DTYPE_F16, 2, {3, 1}, {50, 16}},
+    {1, 8, 96, 32, 33, DTYPE_BF16, 2, {20, 1}, {70, 100}},
+    {1, 4, 128, 1, 0, DTYPE_BF16, 2, {2, 1}, {9, 20}},
+    {2, 2, 16, 2, 5, DTYPE_BF16, 2, {2, 1}, {9, 20}},
+    {2, 2, 10, 4, 5, DTYPE_F16, 2, {2, 1}, {9, 20}},
+    {2, 2, 6, 8, 0, DTYPE_F32, 2, {20, 1}, {29, 20}},
+    {1, 3, 256, 64, 0, DTYPE_F32, 1, {70}, {70}},
+};
+
+static void the_twin_is_softmax_attention(void **test)
+{
+    (void)test;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+    for (size_t i = 0; i < sizeof small_shapes / sizeof *small_shapes; i++) {
+        struct bench *b = open_bench(twin, &small_shapes[i], 7 + i);
+        attend(b);
+        check_naive(b, 1e-6);
+        close_bench(b);
+    }
+    twin->table->close(twin);
+}
+
+/* --- levels against the twin ------------------------------------------------------------------ */
+
+/* A device for every level above the twin with 1, 2 and 3 threads. */
+struct devices {
+    struct device *twin, *all[N_CPU_ISAS * 3];
+    int n;
+};
+
+static struct devices open_devices(enum activations activations)
+{
+    struct devices devices = {.twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2)};
+    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+        for (int n_threads = 1; n_threads <= 3; n_threads++)
+            devices.all[devices.n++] = open_device(isa, activations, n_threads);
+    return devices;
+}
+
+static void close_devices(struct devices *devices)
+{
+    devices->twin->table->close(devices->twin);
+    for (int i = 0; i < devices->n; i++)
+        devices->all[i]->table->close(devices->all[i]);
+}
+
+/* Pages equal bit for bit, results within `tolerance` of the largest |v|, which is 1. */
+static void compare_all(struct devices *devices, const struct shape *shape, uint64_t seed,
+                        double tolerance)
+{
+    struct bench *twin = open_bench(devices->twin, shape, seed);
+    attend(twin);
+    for (int i = 0; i < devices->n; i++) {
+        struct bench *b = open_bench(devices->all[i], shape, seed);
+        char what[160];
+        snprintf(what, sizeof what,
+                 "device %d: heads %d x %d, dim %d, page %d, window %d, %s, sequences %d, "
+                 "q %d, kv %d",
+                 i, shape->n_kv_heads, shape->group, shape->dim, shape->page_size, shape->window,
+                 dtype_name(shape->dtype), shape->n_sequences, shape->q_len[0], shape->kv_len[0]);
+        assert_int_equal(b->pages.bytes, twin->pages.bytes);
+        if (memcmp(b->pages.host, twin->pages.host, b->pages.bytes) != 0)
+            fail_msg("%s: the pages differ", what);
+        attend(b);
+        check_close(b->out, twin->out, tolerance, 1, what);
+        check_borders(b->out);
+        close_bench(b);
+    }
+    close_bench(twin);
+}
+
+/* A random ragged batch: decode rows, chunks on top of a cache, fresh prompts. */
+static struct shape random_shape(uint64_t *state, int round)
+{
+    static const int32_t dims[] = {64, 80, 96, 128, 256, 8, 72, 2};
+    static const int32_t groups[] = {1, 3, 4, 8, 2, 7};
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    struct shape s = {.n_kv_heads = 1 + random_below(state, 3),
+                      .group = groups[random_below(state, 6)],
+                      .dim = dims[random_below(state, 8)],
+                      .page_size = 16 << random_below(state, 3),
+                      .dtype = dtypes[round % 3],
+                      .n_sequences = 1 + random_below(state, MAX_SEQUENCES)};
+    if (random_below(state, 2))
+        s.window = 1 + random_below(state, 150);
+    if (round % 16 == 0)
+        s.page_size = 1 << random_below(state, 4);
+    for (int i = 0; i < s.n_sequences; i++) {
+        s.q_len[i] = random_below(state, 2) ? 1 : 1 + random_below(state, 70);
+        s.kv_len[i] = s.q_len[i] + (random_below(state, 3) ? random_below(state, 200) : 0);
+    }
+    return s;
+}
+
+static void random_shapes_on(enum activations activations, int rounds, double bf16_tolerance)
+{
+    struct devices devices = open_devices(activations);
+    uint64_t state = 100 + (uint64_t)activations;
+    for (int round = 0; round < rounds; round++) {
+        struct shape shape = random_shape(&state, round);
+        compare_all(&devices, &shape, state, shape.dtype == DTYPE_BF16 ? bf16_tolerance : 1e-5);
+    }
+    close_devices(&devices);
+}
+
+static void float_attention_of_all_levels_equals_the_twin(void **test)
+{
+    (void)test;
+    random_shapes_on(ACTIVATIONS_FLOAT, 60, 1e-5);
+}
+
+static void rounded_attention_of_all_levels_is_near_the_twin(void **test)
+{
+    (void)test;
+    random_shapes_on(ACTIVATIONS_INT8, 60, 1e-2);
+}
+
+/* Long enough that units are split into parts and merged, or that a chunk is many tiles. */
+static void long_contexts_equal_the_twin(void **test)
+{
+    (void)test;
+    static const struct shape shapes[] = {
+        {2, 2, 64, 16, 0, DTYPE_BF16, 1, {1}, {3001}},
+        {1, 4, 128, 64, 0, DTYPE_F32, 1, {1}, {4096}},
+        {1, 3, 64, 16, 0, DTYPE_F16, 2, {40, 1}, {1050, 17}},
+        {3, 1, 64, 16, 1500, DTYPE_BF16, 1, {3}, {2500}},
+        {1, 3, 64, 16, 0, DTYPE_BF16, 2, {300, 70}, {300, 120}},
+        {1, 80, 8, 16, 0, DTYPE_BF16, 1, {3}, {600}},
+    };
+    for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+        struct devices devices = open_devices(mode);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            bool is_rounded = mode == ACTIVATIONS_INT8 && shapes[i].dtype == DTYPE_BF16;
+            compare_all(&devices, &shapes[i], 55 + i, is_rounded ? 1e-2 : 1e-5);
+        }
+        close_devices(&devices);
+    }
+}
+
+/* --- independence of batches ------------------------------------------------------------------ */
+
+/* One sequence in one chunk, and the same rows as decode steps and small chunks. */
+static void check_chunks(struct device *device, enum dtype dtype, double tolerance)
+{
+    struct shape whole = {2, 3, 64, 16, 50, dtype, 1, {130}, {130}};
+    struct bench *b = open_bench(device, &whole, 77);
+    attend(b);
+    int32_t cols = b->q->tensor.cols, done = 0;
+    struct matrix *out = new_matrix(device, DTYPE_F32, b->n_rows, cols, 3), *all = b->out;
+    struct tensor q = b->q->tensor;
+    static const int32_t chunks[] = {1, 1, 40, 1, 7, 80};
+    for (int i = 0; i < 6; i++) {
+        ints_at(b->q_start, 1)[0] = chunks[i];
+        ints_at(b->kv_len, 0)[0] = done + chunks[i];
+        b->q->tensor = tensor_rows(q, done, chunks[i]);
+        struct matrix part = {out->buffer, tensor_rows(out->tensor, done, chunks[i])};
+        b->out = &part;
+        attend(b);
+        done += chunks[i];
+    }
+    assert_int_equal(done, 130);
+    check_close(out, all, tolerance, 1, "chunked");
+    b->out = all;
+    free_matrix(device, out);
+    close_bench(b);
+}
+
+static void chunking_does_not_change_a_row(void **test)
+{
+    (void)test;
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++) {
+        struct device *device = open_device(isa, ACTIVATIONS_FLOAT, 2);
+        check_chunks(device, DTYPE_F32, 1e-5);
+        check_chunks(device, DTYPE_BF16, 1e-5);
+        device->table->close(device);
+        device = open_device(isa, ACTIVATIONS_INT8, 2);
+        check_chunks(device, DTYPE_BF16, 1e-2);
+        device->table->close(device);
+    }
+}
+
+/* Scores whose exponentials would overflow, and ones that vanish. */
+static void large_scores_do_not_overflow(void **test)
+{
+    (void)test;
+    struct shape shape = {1, 2, 64, 16, 0, DTYPE_BF16, 1, {4}, {100}};
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+        for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+            struct device *device = open_device(isa, mode, 2);
+            struct bench *a = open_bench(device, &shape, 3), *b = open_bench(twin, &shape, 3);
+            for (int32_t r = 0; r < 4; r++)
+                for (int32_t c = 0; c < a->q->tensor.cols; c++) /* bf16 values: no rounding of q */
+                    at(a->q, r)[c] = at(b->q, r)[c] = as_stored(DTYPE_BF16, at(a->q, r)[c] * 1024);
+            attend(a);
+            attend(b);
+            check_close(a->out, b->out, 2e-2, 1, "large scores");
+            close_bench(a);
+            close_bench(b);
+            device->table->close(device);
+        }
+    twin->table->close(twin);
+}
+
+/* --- refusals --------------------------------------------------------------------------------- */
+
+static void what_cannot_be_done_is_refused(void **test)
+{
+    (void)test;
+    struct device *device = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    static const struct {
+        struct kv_layout layout;
+        int32_t n_q_heads, max_rows, max_sequences;
+    } bad[] = {
+        {{16, 2, 64, DTYPE_I32}, 4, 8, 8},
+        {{16, 2, 63, DTYPE_F32}, 4, 8, 8},
+        {{16, 2, 0, DTYPE_F32}, 4, 8, 8},
+        {{16, 2, 4096, DTYPE_F32}, 4, 8, 8},
+        {{24, 2, 64, DTYPE_F32}, 4, 8, 8},
+        {{0, 2, 64, DTYPE_F32}, 4, 8, 8},
+        {{16, 2, 64, DTYPE_F32}, 5, 8, 8},
+        {{16, 0, 64, DTYPE_F32}, 4, 8, 8},
+        {{16, 2, 64, DTYPE_F32}, 4, 0, 8},
+        {{16, 2, 64, DTYPE_F32}, 4, 8, -1},
+        {{16, 1 << 20, 64, DTYPE_F32}, 1 << 20, INT32_MAX, 8},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct error error = {0};
+        enum status status =
+            device->table->attention_reserve(device, &bad[i].layout, bad[i].n_q_heads,
+                                             bad[i].max_rows, bad[i].max_sequences, &error);
+        assert_int_not_equal(status, OK);
+        assert_true(strlen(error.message) > 20);
+    }
+    device->table->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_twin_is_softmax_attention),
+        cmocka_unit_test(float_attention_of_all_levels_equals_the_twin),
+        cmocka_unit_test(rounded_attention_of_all_levels_is_near_the_twin),
+        cmocka_unit_test(long_contexts_equal_the_twin),
+        cmocka_unit_test(chunking_does_not_change_a_row),
+        cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(what_cannot_be_done_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,448 @@
+/* Linears of every encoding, level, mode and number of threads against the scalar twin, and the
+ * twin against sums written out here. */
+#include "ops/ops_support.h"
+
+#include "base/half.h"
+
+/* --- weights from random bytes ---------------------------------------------------------------- */
+
+static void put_f16(uint8_t *to, float value)
+{
+    uint16_t bits = f16_from_f32(value);
+    memcpy(to, &bits, sizeof bits);
+}
+
+/* Random codes with scales that keep weights near 1. */
+static void fill_block(enum weight_encoding encoding, uint8_t *block, uint64_t *state)
+{
+    float scale = 0.05f + 0.05f * random_float(state);
+    switch (encoding) {
+    case WEIGHT_F32: {
+        float value = random_float(state);
+        memcpy(block, &value, sizeof value);
+        break;
+    }
+    case WEIGHT_F16:
+        put_f16(block, random_float(state));
+        break;
+    case WEIGHT_BF16: {
+        uint16_t bits = bf16_from_f32(random_float(state));
+        memcpy(block, &bits, sizeof bits);
+        break;
+    }
+    case WEIGHT_Q4_1:
+        put_f16(block, scale);
+        put_f16(block + 2, random_float(state));
+        break;
+    case WEIGHT_Q4_K:
+        put_f16(block, scale / 32);
+        put_f16(block + 2, scale / 8);
+        break;
+    case WEIGHT_Q6_K:
+        put_f16(block + 208, random_float(state) / 1024);
+        break;
+    case WEIGHT_Q8_0:
+        put_f16(block, random_float(state) / 64);
+        break;
+    default:
+        put_f16(block, random_float(state) / 4);
+        break;
+    }
+}
+
+static struct weight new_weight(enum weight_encoding encoding, int64_t rows, int64_t cols,
+                                uint64_t *state)
+{
+    struct weight w = {.encoding = encoding, .rows = rows, .cols = cols};
+    const struct weight_encoding_info *info = weight_info(encoding);
+    size_t bytes = (size_t)weight_bytes(&w);
+    uint8_t *data = malloc(bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(next_random(state) >> 33);
+    for (size_t at = 0; at < bytes; at += (size_t)info->block_bytes)
+        fill_block(encoding, data + at, state);
+    w.data = data;
+    return w;
+}
+
+/* --- one comparison --------------------------------------------------------------------------- */
+
+enum { MAX_PARTS = 3 };
+
+/* A linear to be tried, with what the twin makes of it. */
+struct linear_case {
+    struct weight_slice slices[MAX_PARTS];
+    int n_parts;
+    int32_t rows, cols, outputs;
+    struct matrix *x, *expected, *bound;
+    enum activations activations;
+};
+
+static struct linear *load(struct device *device, const struct linear_case *c)
+{
+    struct linear *linear;
+    struct error error;
+    if (device->table->linear_load(device, c->slices, c->n_parts, c->rows, &linear, &error) != OK)
+        fail_msg("%s", error.message);
+    return linear;
+}
+
+/* bound[t][n] = sum |x w| + |bias|. */
+static void fill_bound(struct linear_case *c)
+{
+    int32_t n = 0;
+    for (int p = 0; p < c->n_parts; p++) {
+        const struct weight_slice *slice = &c->slices[p];
+        float *values = malloc((size_t)slice->weight.cols * sizeof *values);
+        for (int64_t row = 0; row < slice->rows; row++, n++) {
+            weight_row_dequantize(&slice->weight, slice->row + row, values);
+            for (int32_t t = 0; t < c->rows; t++) {
+                double sum = slice->bias ? fabs((double)slice->bias[row]) : 0;
+                for (int32_t k = 0; k < c->cols; k++)
+                    sum += fabs((double)at(c->x, t)[k] * (double)values[slice->col + k]);
+                at(c->bound, t)[n] = (float)sum;
+            }
+        }
+        free(values);
+    }
+}
+
+static void run(struct device *device, const struct linear *linear, struct matrix *x,
+                struct matrix *out)
+{
+    struct linear_args args = {.linear = linear, .x = x->tensor, .out = out->tensor};
+    device_linear(device, &args);
+}
+
+static void check_result(const struct linear_case *c, const struct matrix *out, enum cpu_isa isa,
+                         int n_threads)
+{
+    for (int32_t t = 0; t < c->rows; t++)
+        for (int32_t n = 0; n < c->outputs; n++) {
+            double y = (double)at(out, t)[n], z = (double)at(c->expected, t)[n];
+            if (!(fabs(y - z) <= 1e-5 * (double)at(c->bound, t)[n] + 1e-30))
+                fail_msg("%s, %d threads, %s, %s %d x %d of %d parts: [%d of %d, %d] is %.9g, "
+                         "not %.9g (bound %.3g)",
+                         cpu_isa_name(isa), n_threads,
+                         c->activations == ACTIVATIONS_INT8 ? "int8" : "float",
+                         weight_info(c->slices[0].weight.encoding)->name, c->outputs, c->cols,
+                         c->n_parts, t, c->rows, n, y, z, (double)at(c->bound, t)[n]);
+        }
+    check_borders(out);
+}
+
+static void compare_levels(struct linear_case *c)
+{
+    struct device *twin = open_device(CPU_ISA_SCALAR, c->activations, 2);
+    struct linear *linear = load(twin, c);
+    run(twin, linear, c->x, c->expected);
+    twin->table->linear_free(twin, linear);
+    fill_bound(c);
+    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct device *device = open_device(isa, c->activations, n_threads);
+            struct matrix *out = new_matrix(twin, DTYPE_F32, c->rows, c->outputs, 5);
+            linear = load(device, c);
+            run(device, linear, c->x, out);
+            check_result(c, out, isa, n_threads);
+            device->table->linear_free(device, linear);
+            free_matrix(twin, out);
+            device->table->close(device);
+        }
+    twin->table->close(twin);
+}
+
+/* Parts of `outputs[i]` rows and the given encodings, as slices of bigger weights. */
+static void try_case(const enum weight_encoding *encodings, const int32_t *outputs, int n_parts,
+                     int32_t cols, int32_t rows, bool is_sliced, bool has_bias, uint64_t *state)
+{
+    struct device *owner = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    struct linear_case c = {.n_parts = n_parts, .rows = rows, .cols = cols};
+    float *biases[MAX_PARTS] = {0};
+    for (int i = 0; i < n_parts; i++) {
+        int32_t block = weight_info(encodings[i])->block;
+        int32_t around = is_sliced ? 3 : 0, beside = is_sliced ? 2 * block : 0;
+        c.outputs += outputs[i];
+        c.slices[i] = (struct weight_slice){
+            .row = around,
+            .rows = outputs[i],
+            .col = beside,
+            .cols = cols,
+            .weight = new_weight(encodings[i], outputs[i] + 2 * around, cols + 2 * beside, state)};
+        if (has_bias) {
+            biases[i] = malloc((size_t)outputs[i] * sizeof(float));
+            for (int32_t n = 0; n < outputs[i]; n++)
+                biases[i][n] = random_float(state);
+            c.slices[i].bias = biases[i];
+        }
+    }
+    c.x = random_matrix(owner, rows, cols, 3, state);
+    if (rows > 2) /* a whole row, and a group of another, of zeros */
+        memset(at(c.x, 1), 0, (size_t)cols * sizeof(float));
+    for (int32_t k = 0; k < 32 && k < cols; k++)
+        at(c.x, rows - 1)[k] = 0;
+    c.expected = new_matrix(owner, DTYPE_F32, rows, c.outputs, 0);
+    c.bound = new_matrix(owner, DTYPE_F32, rows, c.outputs, 0);
+    for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+        c.activations = (enum activations)mode;
+        compare_levels(&c);
+    }
+    for (int i = 0; i < n_parts; i++) {
+        free((void *)(uintptr_t)c.slices[i].weight.data);
+        free(biases[i]);
+    }
+    free_matrix(owner, c.x);
+    free_matrix(owner, c.expected);
+    free_matrix(owner, c.bound);
+    owner->table->close(owner);
+}
+
+static int32_t whole_blocks(enum weight_encoding encoding, int32_t cols)
+{
+    int32_t block = weight_info(encoding)->block;
+    return (cols + block - 1) / block * block;
+}
+
+/* --- the tests -------------------------------------------------------------------------------- */
+
+static void test_every_level_agrees_on_every_encoding_and_shape(void **unused)
+{
+    (void)unused;
+    static const int32_t shapes[][2] = {/* outputs, columns */
+                                        {1, 32},   {15, 96},  {16, 64},   {17, 160},
+                                        {192, 64}, {33, 576}, {20, 1536}, {5, 4096}};
+    static const int32_t row_counts[] = {1, 2, 7, 16, 17, 31, 64};
+    uint64_t state = 1;
+    int n = 0;
+    for (enum weight_encoding encoding = 0; encoding < N_WEIGHT_ENCODINGS; encoding++)
+        for (int shape = 0; shape < 8; shape++, n++) {
+            int32_t cols = whole_blocks(encoding, shapes[shape][1]);
+            for (int i = 0; i < 2; i++)
+                try_case(&encoding, &shapes[shape][0], 1, cols, row_counts[(n * 2 + i) % 7],
+                         n % 2 == 1, n % 3 == 1, &state);
+        }
+}
+
+static void test_every_number_of_rows_is_right(void **unused)
+{
+    (void)unused;
+    static const enum weight_encoding encodings[] = {WEIGHT_BF16, WEIGHT_F16, WEIGHT_Q4_1,
+                                                     WEIGHT_Q6_K};
+    uint64_t state = 2;
+    for (int e = 0; e < 4; e++)
+        for (int32_t rows = 1; rows <= 100; rows += rows < 20 ? 1 : 27) {
+            int32_t outputs = 18;
+            try_case(&encodings[e], &outputs, 1, 256, rows, false, false, &state);
+        }
+}
+
+static void test_float_weights_may_have_any_number_of_columns(void **unused)
+{
+    (void)unused;
+    static const int32_t widths[] = {1, 2, 3, 31, 33, 65, 100};
+    uint64_t state = 3;
+    for (enum weight_encoding encoding = WEIGHT_F32; encoding <= WEIGHT_BF16; encoding++)
+        for (int i = 0; i < 7; i++) {
+            int32_t outputs = 19;
+            try_case(&encoding, &outputs, 1, widths[i], 1 + 3 * i, true, true, &state);
+        }
+}
+
+static void test_parts_of_different_encodings_share_an_input(void **unused)
+{
+    (void)unused;
+    static const enum weight_encoding encodings[] = {WEIGHT_Q4_K, WEIGHT_BF16, WEIGHT_Q6_K,
+                                                     WEIGHT_Q8_0, WEIGHT_F32};
+    static const int32_t outputs[] = {40, 9, 23};
+    static const int32_t row_counts[] = {1, 5, 40};
+    uint64_t state = 4;
+    for (int i = 0; i < 3; i++)
+        for (int r = 0; r < 3; r++)
+            try_case(encodings + i, outputs, 3, 512, row_counts[r], r == 1, r != 1, &state);
+}
+
+/* Rows of a batch are those of smaller batches, to the bit. */
+static void test_a_row_does_not_depend_on_its_batch(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 64, COLS = 512, OUTPUTS = 40 };
+    uint64_t state = 5;
+    for (enum weight_encoding encoding = 0; encoding < N_WEIGHT_ENCODINGS; encoding++)
+        for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
+            for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+                struct device *device = open_device(isa, (enum activations)mode, 2);
+                struct linear_case c = {.n_parts = 1, .rows = ROWS};
+                c.slices[0] =
+                    (struct weight_slice){.rows = OUTPUTS,
+                                          .cols = COLS,
+                                          .weight = new_weight(encoding, OUTPUTS, COLS, &state)};
+                struct linear *linear = load(device, &c);
+                struct matrix *x = random_matrix(device, ROWS, COLS, 0, &state);
+                struct matrix *whole = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+                struct matrix *part = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+                run(device, linear, x, whole);
+                static const int32_t sizes[] = {1, 2, 3, 5, 8, 11, 17, 17};
+                int32_t row = 0;
+                for (int i = 0; i < 8; row += sizes[i++]) {
+                    struct linear_args args = {.linear = linear,
+                                               .x = tensor_rows(x->tensor, row, sizes[i]),
+                                               .out = tensor_rows(part->tensor, row, sizes[i])};
+                    device_linear(device, &args);
+                }
+                assert_int_equal(row, ROWS);
+                assert_memory_equal(at(part, 0), at(whole, 0), ROWS * OUTPUTS * sizeof(float));
+                free_matrix(device, x);
+                free_matrix(device, whole);
+                free_matrix(device, part);
+                device->table->linear_free(device, linear);
+                free((void *)(uintptr_t)c.slices[0].weight.data);
+                device->table->close(device);
+            }
+}
+
+/* The twin itself: weights as the decoder gives them, activations quantized as ops.h says. */
+static double expected_sum(const struct weight *w, int64_t n, const float *x, bool is_int8)
+{
+    float values[1024];
+    double sum = 0;
+    weight_row_dequantize(w, n, values);
+    for (int32_t k = 0; k < w->cols; k += 32) {
+        float max = 0;
+        for (int i = 0; i < 32; i++)
+            max = fmaxf(max, fabsf(x[k + i]));
+        for (int i = 0; i < 32; i++) {
+            double value = (double)x[k + i];
+            if (is_int8)
+                value = (double)(max / 127) * (double)rintf(x[k + i] * (127 / max));
+            sum += value * (double)values[k + i];
+        }
+    }
+    return sum;
+}
+
+static void test_the_twin_is_the_written_out_sum(void **unused)
+{
+    (void)unused;
+    uint64_t state = 6;
+    for (enum weight_encoding encoding = WEIGHT_Q4_0; encoding < N_WEIGHT_ENCODINGS; encoding++)
+        for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+            struct device *twin = open_device(CPU_ISA_SCALAR, (enum activations)mode, 1);
+            struct weight w = new_weight(encoding, 20, 512, &state);
+            struct linear_case c = {
+                .n_parts = 1, .rows = 18, .slices = {{.weight = w, .rows = 20, .cols = 512}}};
+            struct linear *linear = load(twin, &c);
+            struct matrix *x = random_matrix(twin, 18, 512, 0, &state);
+            struct matrix *out = new_matrix(twin, DTYPE_F32, 18, 20, 0);
+            run(twin, linear, x, out);
+            for (int32_t t = 0; t < 18; t++)
+                for (int32_t n = 0; n < 20; n++) {
+                    double y = expected_sum(&w, n, at(x, t), mode == ACTIVATIONS_INT8);
+                    assert_true(fabs(y - (double)at(out, t)[n]) <= 1e-5 * (fabs(y) + 10));
+                }
+            free_matrix(twin, x);
+            free_matrix(twin, out);
+            twin->table->linear_free(twin, linear);
+            free((void *)(uintptr_t)w.data);
+            twin->table->close(twin);
+        }
+}
+
+static void test_a_broken_row_stays_alone(void **unused)
+{
+    (void)unused;
+    static const float broken[] = {NAN, INFINITY, -INFINITY};
+    uint64_t state = 7;
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
+        for (int i = 0; i < 3; i++) {
+            struct device *device = open_device(isa, ACTIVATIONS_INT8, 1);
+            struct weight w = new_weight(WEIGHT_Q4_1, 16, 96, &state);
+            struct linear_case c = {
+                .n_parts = 1, .rows = 20, .slices = {{.weight = w, .rows = 16, .cols = 96}}};
+            struct linear *linear = load(device, &c);
+            struct matrix *x = random_matrix(device, 20, 96, 0, &state);
+            struct matrix *out = new_matrix(device, DTYPE_F32, 20, 16, 0);
+            at(x, 3)[40] = broken[i];
+            run(device, linear, x, out);
+            for (int32_t t = 0; t < 20; t++)
+                for (int32_t n = 0; n < 16; n++)
+                    assert_int_equal(isfinite(at(out, t)[n]) != 0, t != 3);
+            free_matrix(device, x);
+            free_matrix(device, out);
+            device->table->linear_free(device, linear);
+            free((void *)(uintptr_t)w.data);
+            device->table->close(device);
+        }
+}
+
+static void refused(struct device *device, struct weight_slice slice, int n, int32_t max_rows,
+                    const char *text)
+{
+    struct weight_slice slices[LINEAR_MAX_PARTS + 1] = {slice};
+    for (int i = 1; i <= LINEAR_MAX_PARTS; i++)
+        slices[i] = slices[0];
+    struct linear *linear;
+    struct error error;
+    assert_true(device->table->linear_load(device, slices, n, max_rows, &linear, &error) != OK);
+    assert_null(linear);
+    assert_non_null(strstr(error.message, text));
+}
+
+static void test_what_cannot_be_loaded_is_refused_with_a_sentence(void **unused)
+{
+    (void)unused;
+    uint64_t state = 8;
+    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_AUTO, 1);
+    struct weight w = new_weight(WEIGHT_Q4_0, 20, 96, &state);
+    struct weight_slice whole = {.weight = w, .rows = 20, .cols = 96}, slice = whole;
+    refused(device, whole, 0, 1, "0 parts");
+    refused(device, whole, LINEAR_MAX_PARTS + 1, 1, "5 parts");
+    refused(device, whole, 1, 0, "steps of 0 rows");
+    slice.rows = 21;
+    refused(device, slice, 1, 1, "rows 0 + 21");
+    slice.rows = INT64_MAX;
+    slice.row = 1;
+    refused(device, slice, 1, 1, "of 20 rows");
+    slice = whole;
+    slice.col = 16;
+    slice.cols = 64;
+    refused(device, slice, 1, 1, "blocks of 32");
+    slice.col = 96;
+    slice.cols = 32;
+    refused(device, slice, 1, 1, "of 96 columns");
+    slice = whole;
+    slice.weight.encoding = N_WEIGHT_ENCODINGS;
+    refused(device, slice, 1, 1, "not known");
+    free((void *)(uintptr_t)w.data);
+    device->table->close(device);
+}
+
+static void test_packed_bytes_are_close_to_the_files(void **unused)
+{
+    (void)unused;
+    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_AUTO, 1);
+    for (enum weight_encoding encoding = 0; encoding < N_WEIGHT_ENCODINGS; encoding++) {
+        struct weight w = {.encoding = encoding, .rows = 4096, .cols = 4096};
+        struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
+        double packed = (double)device->table->linear_bytes(device, &slice, 1);
+        double stored = (double)weight_bytes(&w);
+        assert_true(packed >= stored && packed <= stored * 1.04);
+    }
+    device->table->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_level_agrees_on_every_encoding_and_shape),
+        cmocka_unit_test(test_every_number_of_rows_is_right),
+        cmocka_unit_test(test_float_weights_may_have_any_number_of_columns),
+        cmocka_unit_test(test_parts_of_different_encodings_share_an_input),
+        cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_the_twin_is_the_written_out_sum),
+        cmocka_unit_test(test_a_broken_row_stays_alone),
+        cmocka_unit_test(test_what_cannot_be_loaded_is_refused_with_a_sentence),
+        cmocka_unit_test(test_packed_bytes_are_close_to_the_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

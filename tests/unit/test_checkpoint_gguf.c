@@ -1,0 +1,334 @@
+/* GGUF files as they should be: names, row order, configuration, vocabulary. */
+#include "unit/gguf_files.h"
+
+#include <time.h>
+
+/* Rows or elements are 0, 1, 2, ... */
+static void expect_counting(const struct checkpoint *c, const char *name, int64_t rows,
+                            int64_t cols)
+{
+    struct weight w;
+    struct error error = {0};
+    if (checkpoint_weight(c, name, &w, &error) != OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(w.rows, rows);
+    assert_int_equal(w.cols, cols);
+    float values[16];
+    for (int64_t r = 0; r < rows; r++) {
+        weight_row_dequantize(&w, r, values);
+        for (int64_t i = 0; i < cols; i++)
+            assert_true(values[i] == (float)(r * cols + i));
+    }
+}
+
+static void a_llama_is_read_under_hugging_face_names_and_order(void **state)
+{
+    (void)state;
+    struct str file = small_llama();
+    struct test_folder folder;
+    folder_make(&folder);
+    folder_write(&folder, "m.gguf", file.data, file.len);
+    struct checkpoint *c = expect_open(folder_file(&folder, "m.gguf"));
+    assert_true(checkpoint_is_gguf(c));
+    expect_counting(c, "model.embed_tokens.weight", 6, 1);
+    expect_counting(c, "model.layers.0.self_attn.q_proj.weight", 8, 1);
+    expect_counting(c, "model.layers.0.self_attn.k_proj.weight", 4, 1);
+    expect_counting(c, "model.layers.0.self_attn.v_proj.weight", 4, 1);
+    expect_counting(c, "model.layers.0.self_attn.q_proj.bias", 1, 8);
+    expect_counting(c, "model.layers.0.self_attn.k_proj.bias", 1, 4);
+    struct weight w;
+    struct error error;
+    assert_int_equal(checkpoint_weight(c, "rope_freqs.weight", &w, &error), OK);
+    assert_int_equal(w.cols, 2);
+    assert_int_equal(checkpoint_weight(c, "model.layers.0.self_attn.q_proj.weight", &w, &error),
+                     OK);
+    assert_int_equal(w.rope_head_dim, 4);
+    assert_int_equal(checkpoint_weight(c, "model.layers.0.self_attn.v_proj.weight", &w, &error),
+                     OK);
+    assert_int_equal(w.rope_head_dim, 0);
+    assert_false(checkpoint_has(c, "token_embd.weight"));
+    assert_int_equal(checkpoint_bytes(c), (6 + 8 + 4 + 4 + 8 + 4 + 2) * 4);
+    checkpoint_release(c, &w);
+    expect_config(checkpoint_config(c),
+                  "{\"model_type\": \"llama\", \"vocab_size\": 6, \"num_hidden_layers\": 1, "
+                  "\"max_position_embeddings\": 2048, \"hidden_size\": 8, \"intermediate_size\": "
+                  "16, \"num_attention_heads\": 2, \"rms_norm_eps\": 1e-05, "
+                  "\"num_key_value_heads\": 1, \"head_dim\": 4, \"rope_theta\": 1e+06, "
+                  "\"tie_word_embeddings\": true, \"attention_bias\": true, \"mlp_bias\": false, "
+                  "\"bos_token_id\": 1, \"eos_token_id\": 0}");
+    expect_config(checkpoint_generation_config(c), "{\"bos_token_id\": 1, \"eos_token_id\": 0}");
+    checkpoint_free(c);
+    folder_remove(&folder);
+    str_done(&file);
+}
+
+static void other_architectures_keep_their_row_order(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen2", "qwen3", "unheard-of"};
+    for (int i = 0; i < 3; i++) {
+        static const float counting[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+        static const char *const modules[][2] = {
+            {"blk.12.attn_q.weight", "model.layers.12.self_attn.q_proj.weight"},
+            {"blk.12.attn_k.bias", "model.layers.12.self_attn.k_proj.bias"},
+            {"blk.0.attn_norm.weight", "model.layers.0.input_layernorm.weight"},
+            {"blk.0.attn_output.weight", "model.layers.0.self_attn.o_proj.weight"},
+            {"blk.0.attn_q_norm.weight", "model.layers.0.self_attn.q_norm.weight"},
+            {"blk.0.attn_k_norm.weight", "model.layers.0.self_attn.k_norm.weight"},
+            {"blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"},
+            {"blk.0.ffn_gate.weight", "model.layers.0.mlp.gate_proj.weight"},
+            {"blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj.weight"},
+            {"blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight"},
+            {"output_norm.weight", "model.norm.weight"},
+            {"output.weight", "lm_head.weight"},
+            {"blk.x.ffn_up.weight", "blk.x.ffn_up.weight"},
+            {"blk.0.something", "blk.0.something"},
+        };
+        struct gguf_file f = {0};
+        put_architecture(&f, names[i], 2, 1);
+        for (size_t m = 0; m < sizeof modules / sizeof modules[0]; m++)
+            tensor(&f, modules[m][0], 0, 8, 0, counting, sizeof counting);
+        struct str file = finish(&f, 32);
+        struct checkpoint *c = expect_read(&file);
+        for (size_t m = 0; m < sizeof modules / sizeof modules[0]; m++)
+            expect_counting(c, modules[m][1], 1, 8);
+        assert_true(json_string_is(json_get(checkpoint_config(c), "model_type"), names[i]));
+        assert_false(json_bool(json_get(checkpoint_config(c), "tie_word_embeddings"), true));
+        struct checkpoint_vocab vocab;
+        assert_int_equal(checkpoint_vocab(c, &vocab, NULL), ERROR_NOT_FOUND);
+        checkpoint_free(c);
+        str_done(&file);
+    }
+}
+
+static void rope_scaling_head_size_and_layer_arrays_reach_the_config(void **state)
+{
+    (void)state;
+    struct gguf_file f = {0};
+    static const int32_t widths[] = {16, 32};
+    put_architecture(&f, "qwen3", 4, 2);
+    key_u32(&f, "qwen3.attention.key_length", 128);
+    key_u32(&f, "qwen3.rope.dimension_count", 64);
+    key_i32s(&f, "qwen3.feed_forward_length", widths, 2);
+    key_u32(&f, "qwen3.attention.sliding_window", 512);
+    key_string(&f, "qwen3.rope.scaling.type", "yarn");
+    key_f32(&f, "qwen3.rope.scaling.factor", 4);
+    key_u32(&f, "qwen3.rope.scaling.original_context_length", 32768);
+    key_f32(&f, "qwen3.rope.scaling.yarn_beta_fast", 32.1f);
+    key_f32(&f, "qwen3.rope.scaling.attn_factor", 2);
+    key_strings(&f, "tokenizer.ggml.tokens", tokens, 5);
+    key_u32(&f, "tokenizer.ggml.eos_token_id", 4);
+    key_u32(&f, "tokenizer.ggml.eot_token_id", 0);
+    key_u32(&f, "tokenizer.ggml.eom_token_id", 4);
+    struct str file = finish(&f, 32);
+    struct checkpoint *c = expect_read(&file);
+    /* 2 * (0.1 ln 4 + 1) */
+    expect_config(checkpoint_config(c),
+                  "{\"model_type\": \"qwen3\", \"vocab_size\": 5, \"intermediate_size\": [16, 32], "
+                  "\"num_attention_heads\": 4, \"sliding_window\": 512, \"num_key_value_heads\": "
+                  "2, \"head_dim\": 128, \"partial_rotary_factor\": 0.5, \"rope_theta\": 10000, "
+                  "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+                  "\"original_max_position_embeddings\": 32768, \"beta_fast\": 32.1, "
+                  "\"attention_factor\": 2.2772589}, \"tie_word_embeddings\": true, "
+                  "\"attention_bias\": false, \"mlp_bias\": false, \"eos_token_id\": [4, 0]}");
+    checkpoint_free(c);
+    str_done(&file);
+    put_architecture(&f, "qwen2", 4, 2);
+    key_f32(&f, "qwen2.rope.scale_linear", 2.5f);
+    file = finish(&f, 32);
+    c = expect_read(&file);
+    const struct json *scaling = json_get(checkpoint_config(c), "rope_scaling");
+    expect_config(scaling, "{\"rope_type\": \"linear\", \"factor\": 2.5}");
+    checkpoint_free(c);
+    str_done(&file);
+}
+
+static void the_vocabulary_is_handed_out(void **state)
+{
+    (void)state;
+    struct str file = small_llama();
+    struct checkpoint *c = expect_read(&file);
+    struct checkpoint_vocab v;
+    assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+    assert_string_equal(v.model, "gpt2");
+    assert_string_equal(v.pre, "smollm");
+    assert_int_equal(v.n_tokens, 5);
+    assert_int_equal(v.n_merges, 1);
+    for (int i = 0; i < 5; i++) {
+        assert_string_equal(v.tokens[i], tokens[i]);
+        assert_int_equal(v.token_types[i], token_types[i]);
+    }
+    assert_string_equal(v.merges[0], merges[0]);
+    assert_int_equal(v.bos_id, 1);
+    assert_int_equal(v.eos_id, 0);
+    assert_false(v.add_bos);
+    assert_string_equal(v.chat_template, "{{ messages }}");
+    checkpoint_free(c);
+    str_done(&file);
+}
+
+static void llama_3_implies_a_bos_unless_the_file_says_otherwise(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct gguf_file f = {0};
+        put_architecture(&f, "qwen2", 1, 1);
+        key_string(&f, "tokenizer.ggml.pre", "llama-bpe");
+        key_strings(&f, "tokenizer.ggml.tokens", tokens, 5);
+        if (i == 1) {
+            key_begin(&f, "tokenizer.ggml.add_bos_token", BOOL);
+            str_append_char(&f.keys, 0);
+        }
+        struct str file = finish(&f, 32);
+        struct checkpoint *c = expect_read(&file);
+        struct checkpoint_vocab v;
+        assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+        assert_true(v.add_bos == (i == 0));
+        assert_int_equal(v.bos_id, -1);
+        assert_null(v.token_types);
+        assert_null(v.model);
+        assert_null(v.chat_template);
+        checkpoint_free(c);
+        str_done(&file);
+    }
+}
+
+static void a_big_vocabulary_is_read_in_milliseconds(void **state)
+{
+    (void)state;
+    enum { N = 250000 };
+    struct gguf_file f = {0};
+    put_architecture(&f, "qwen2", 1, 1);
+    for (int k = 0; k < 2; k++) {
+        key_begin(&f, k ? "tokenizer.ggml.merges" : "tokenizer.ggml.tokens", ARRAY);
+        put_u32(&f.keys, STRING);
+        put_u64(&f.keys, N);
+        for (int i = 0; i < N; i++) {
+            char text[32];
+            snprintf(text, sizeof text, "token %d", i);
+            put_string(&f.keys, text);
+        }
+    }
+    struct str file = finish(&f, 32);
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) {
+        struct timespec start, end;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        struct checkpoint *c = expect_read(&file);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        struct checkpoint_vocab v;
+        assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+        assert_string_equal(v.tokens[N - 1], "token 249999");
+        checkpoint_free(c);
+        double ms = (double)(end.tv_sec - start.tv_sec) * 1e3 +
+                    (double)(end.tv_nsec - start.tv_nsec) * 1e-6;
+        best = ms < best ? ms : best;
+    }
+    print_message("%d tokens and merges: %.1f ms\n", N, best);
+    assert_true(best < 500); /* a sanitizer build on a busy machine; 10 ms otherwise */
+    str_done(&file);
+}
+
+static void every_value_type_and_nested_arrays_are_passed_over(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t type;
+        size_t bytes;
+    } scalars[] = {{U8, 1},  {I8, 1},   {U16, 2}, {I16, 2}, {U32, 4}, {I32, 4},
+                   {F32, 4}, {BOOL, 1}, {U64, 8}, {I64, 8}, {F64, 8}};
+    struct gguf_file f = {0};
+    put_llama(&f);
+    for (size_t i = 0; i < sizeof scalars / sizeof scalars[0]; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "s%zu", i);
+        key_begin(&f, key, scalars[i].type);
+        put_bytes(&f.keys, "01234567", scalars[i].bytes);
+        snprintf(key, sizeof key, "a%zu", i);
+        key_begin(&f, key, ARRAY);
+        put_u32(&f.keys, scalars[i].type);
+        put_u64(&f.keys, 2);
+        put_bytes(&f.keys, "0123456789abcdef", scalars[i].bytes * 2);
+    }
+    key_begin(&f, "nested", ARRAY);
+    put_u32(&f.keys, ARRAY);
+    put_u64(&f.keys, 2);
+    for (int i = 0; i < 2; i++) {
+        put_u32(&f.keys, i ? STRING : U8);
+        put_u64(&f.keys, i ? 1 : 0);
+    }
+    put_string(&f.keys, "inner");
+    struct str file = finish(&f, 32);
+    struct checkpoint *c = expect_read(&file);
+    expect_counting(c, "model.embed_tokens.weight", 6, 1);
+    checkpoint_free(c);
+    str_done(&file);
+}
+
+static void alignment_is_honoured_down_to_single_bytes(void **state)
+{
+    (void)state;
+    static const uint32_t alignments[] = {1, 8, 32, 4096};
+    for (int i = 0; i < 4; i++) {
+        struct gguf_file f = {0};
+        put_llama(&f);
+        key_u32(&f, "general.alignment", alignments[i]);
+        key_string(&f, "odd", "x"); /* moves the data to an odd place */
+        struct str file = finish(&f, alignments[i]);
+        struct checkpoint *c = expect_read(&file);
+        expect_counting(c, "model.layers.0.self_attn.q_proj.weight", 8, 1);
+        checkpoint_free(c);
+        str_done(&file);
+    }
+    static const uint32_t wrong[] = {0, 3, 1u << 31};
+    for (int i = 0; i < 3; i++) {
+        struct gguf_file f = {0};
+        put_llama(&f);
+        key_u32(&f, "general.alignment", wrong[i]);
+        expect_unreadable(&f, ERROR_INVALID, "general.alignment");
+    }
+}
+
+static void quantized_and_unknown_types(void **state)
+{
+    (void)state;
+    struct gguf_file f = {0};
+    uint8_t block[210] = {0};
+    put_architecture(&f, "qwen2", 1, 1);
+    tensor(&f, "q4", 2, 32, 2, block, 36);
+    tensor(&f, "q6k", 14, 256, 1, block, 210);
+    tensor(&f, "q5", 6, 32, 1, block, 22);
+    tensor(&f, "future", 99, 7, 1, block, 1);
+    struct str file = finish(&f, 32);
+    struct checkpoint *c = expect_read(&file);
+    struct weight w;
+    struct error error = {0};
+    assert_int_equal(checkpoint_weight(c, "q4", &w, &error), OK);
+    assert_true(w.encoding == WEIGHT_Q4_0 && w.rows == 2 && w.cols == 32);
+    assert_int_equal(checkpoint_weight(c, "q6k", &w, &error), OK);
+    assert_true(w.encoding == WEIGHT_Q6_K && w.rows == 1 && w.cols == 256);
+    assert_int_equal(checkpoint_weight(c, "q5", &w, &error), ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "q5"));
+    assert_non_null(strstr(error.message, "Q5_0"));
+    assert_non_null(strstr(error.message, "memory.gguf"));
+    assert_int_equal(checkpoint_weight(c, "future", &w, &error), ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "type 99"));
+    checkpoint_free(c);
+    str_done(&file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_llama_is_read_under_hugging_face_names_and_order),
+        cmocka_unit_test(other_architectures_keep_their_row_order),
+        cmocka_unit_test(rope_scaling_head_size_and_layer_arrays_reach_the_config),
+        cmocka_unit_test(the_vocabulary_is_handed_out),
+        cmocka_unit_test(llama_3_implies_a_bos_unless_the_file_says_otherwise),
+        cmocka_unit_test(a_big_vocabulary_is_read_in_milliseconds),
+        cmocka_unit_test(every_value_type_and_nested_arrays_are_passed_over),
+        cmocka_unit_test(alignment_is_honoured_down_to_single_bytes),
+        cmocka_unit_test(quantized_and_unknown_types),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

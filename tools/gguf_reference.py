@@ -1,0 +1,164 @@
+"""Reads a GGUF file into a transformers model in float32, as the judge of csgl's own loader.
+
+Every tensor is dequantized by the public `gguf` package, renamed to its Hugging Face name, and loaded
+into the transformers class of its architecture without any further rounding. Architecture `llama` keeps
+the rows of q and k permuted for interleaved RoPE; they are put back here.
+
+This is a module of make_tiny_models.py and make_smollm2_reference.py. On its own it prints what a file holds:
+
+    python tools/gguf_reference.py FILE.gguf
+"""
+
+import argparse
+
+import gguf
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+
+GLOBAL_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def huggingface_name(name):
+    """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight"""
+    if name in GLOBAL_NAMES:
+        return GLOBAL_NAMES[name]
+    _, layer, module, kind = name.split(".")
+    return f"model.layers.{layer}.{LAYER_NAMES[module]}.{kind}"
+
+
+def permute_rows(rows, n_heads):
+    """Half-split RoPE rows (Hugging Face) -> interleaved rows (GGUF `llama`): pair (i, i + D/2) -> (2i, 2i + 1)."""
+    halves = rows.reshape(n_heads, 2, rows.shape[0] // n_heads // 2, -1)
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def unpermute_rows(rows, n_heads):
+    """The inverse of permute_rows."""
+    pairs = rows.reshape(n_heads, rows.shape[0] // n_heads // 2, 2, -1)
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
+
+
+class Metadata:
+    """The keys of a GGUF file; `model(key)` reads `<architecture>.key`."""
+
+    def __init__(self, reader):
+        self.reader = reader
+        self.architecture = self.get("general.architecture")
+
+    def get(self, key, default=None):
+        field = self.reader.get_field(key)
+        return default if field is None else field.contents()
+
+    def model(self, key, default=None):
+        return self.get(f"{self.architecture}.{key}", default)
+
+
+def dequantize(tensor):
+    """One tensor of the reader as a float32 numpy array in row-major order."""
+    values = gguf.dequantize(tensor.data, tensor.tensor_type)
+    return np.array(values, dtype=np.float32).reshape(tuple(reversed(tensor.shape.tolist())))
+
+
+def rope_parameters(metadata, tensors, head_dim):
+    """transformers' rope_parameters from the rope.* keys and the `rope_freqs` divisors."""
+    parameters = {"rope_type": "default", "rope_theta": float(metadata.model("rope.freq_base", 10000.0))}
+    kind = metadata.model("rope.scaling.type", "none")
+    if kind != "none":
+        parameters["rope_type"] = kind
+        parameters["factor"] = float(metadata.model("rope.scaling.factor"))
+    if kind == "yarn":
+        parameters["original_max_position_embeddings"] = int(
+            metadata.model("rope.scaling.original_context_length"))
+    if "rope_freqs.weight" in tensors and tensors["rope_freqs.weight"].size != head_dim // 2:
+        raise ValueError(f"rope_freqs has {tensors['rope_freqs.weight'].size} entries, want {head_dim // 2}")
+    return parameters
+
+
+def model_config(metadata, tensors):
+    """The transformers configuration that the keys of the file describe."""
+    hidden = int(metadata.model("embedding_length"))
+    n_heads = int(metadata.model("attention.head_count"))
+    head_dim = int(metadata.model("attention.key_length", hidden // n_heads))
+    config = {
+        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": int(metadata.model("feed_forward_length")),
+        "num_hidden_layers": int(metadata.model("block_count")),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": int(metadata.model("attention.head_count_kv", n_heads)),
+        "head_dim": head_dim,
+        "rms_norm_eps": float(metadata.model("attention.layer_norm_rms_epsilon")),
+        "max_position_embeddings": int(metadata.model("context_length")),
+        "rope_parameters": rope_parameters(metadata, tensors, head_dim),
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
+    }
+    if metadata.architecture != "qwen2":  # qwen2 always has biases on q, k and v and has no key for them
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    if metadata.architecture == "llama":
+        config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
+    return CONFIG_CLASSES[metadata.architecture](**config)
+
+
+def state_dict(metadata, tensors, config):
+    """Hugging Face names and row order; tied heads get the embedding."""
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    state = {}
+    for name, values in tensors.items():
+        if name == "rope_freqs.weight":
+            continue
+        module = name.split(".")[-2]
+        if metadata.architecture == "llama" and module in heads:
+            values = unpermute_rows(values, heads[module])
+        state[huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+    if config.tie_word_embeddings:
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    return state
+
+
+def load_model(path):
+    """Returns (metadata, transformers model in float32, in evaluation mode, eager attention)."""
+    reader = gguf.GGUFReader(path)
+    metadata = Metadata(reader)
+    tensors = {tensor.name: dequantize(tensor) for tensor in reader.tensors}
+    config = model_config(metadata, tensors)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    model.load_state_dict(state_dict(metadata, tensors, config), strict=True)
+    if "rope_freqs.weight" in tensors:
+        model.model.rotary_emb.inv_freq /= torch.from_numpy(tensors["rope_freqs.weight"])
+    return metadata, model.eval()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    reader = gguf.GGUFReader(parser.parse_args().file)
+    for name, field in reader.fields.items():
+        print(f"{name} = {str(field.contents())[:100]}")
+    for tensor in reader.tensors:
+        print(f"{tensor.name}  {tensor.tensor_type.name}  {list(reversed(tensor.shape.tolist()))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Writes the seed corpora of the fuzzers of JSON and checkpoints, tests/fuzz/corpus/NAME/*.
+
+    python tools/make_checkpoint_seeds.py
+"""
+
+import json
+import struct
+from pathlib import Path
+
+U32, F32, BOOL, STRING, ARRAY = 4, 6, 7, 8, 9
+
+
+def string(text):
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def value(item):
+    """The type and the bytes of one GGUF metadata value."""
+    if isinstance(item, bool):
+        return BOOL, struct.pack("<B", item)
+    if isinstance(item, int):
+        return U32, struct.pack("<I", item)
+    if isinstance(item, float):
+        return F32, struct.pack("<f", item)
+    if isinstance(item, str):
+        return STRING, string(item)
+    kind = value(item[0])[0]
+    return ARRAY, struct.pack("<IQ", kind, len(item)) + b"".join(value(x)[1] for x in item)
+
+
+def gguf_file(keys, tensors, alignment=32):
+    """`tensors`: name, dimensions fastest first, type, bytes."""
+    out, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)), b""
+    for key, item in keys.items():
+        kind, stored = value(item)
+        out += string(key) + struct.pack("<I", kind) + stored
+    for name, dims, kind, stored in tensors:
+        data += bytes(-len(data) % alignment)
+        out += string(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
+        out += struct.pack("<IQ", kind, len(data))
+        data += stored
+    return out + bytes(-len(out) % alignment) + data
+
+
+def gguf_seeds():
+    vocabulary = {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": ["a", "b", "ab", "<|end|>"],
+        "tokenizer.ggml.token_type": [1, 1, 1, 3], "tokenizer.ggml.merges": ["a b"], "tokenizer.ggml.bos_token_id": 3,
+        "tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.add_bos_token": False, "tokenizer.chat_template": "{{ messages }}",
+    }
+    llama = {
+        "general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 8, "llama.feed_forward_length": 16,
+        "llama.attention.head_count": 2, "llama.attention.head_count_kv": 1, "llama.context_length": 64,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
+    }
+    floats = lambda n: struct.pack(f"<{n}f", *range(n))  # noqa: E731
+    yield "llama", gguf_file({**llama, **vocabulary}, [
+        ("token_embd.weight", [8, 4], 0, floats(32)),
+        ("blk.0.attn_q.weight", [8, 8], 1, bytes(128)),
+        ("blk.0.attn_k.weight", [8, 4], 30, bytes(64)),
+        ("blk.0.attn_q.bias", [8], 0, floats(8)),
+        ("rope_freqs.weight", [2], 0, floats(2)),
+    ])
+    blocks = [("q4_0", 2, 32, 18), ("q4_1", 3, 32, 20), ("q5_0", 6, 32, 22), ("q8_0", 8, 32, 34), ("q4_k", 12, 256, 144),
+              ("q6_k", 14, 256, 210), ("other", 99, 1, 1)]
+    yield "blocks", gguf_file({"general.architecture": "qwen3", "general.alignment": 8}, [
+        (f"blk.0.{name}.weight", [columns, 2], kind, bytes(range(size)) * 2) for name, kind, columns, size in blocks], 8)
+    yield "yarn", gguf_file({
+        "general.architecture": "qwen2", "qwen2.embedding_length": 8, "qwen2.attention.head_count": 2,
+        "qwen2.attention.key_length": 4, "qwen2.rope.dimension_count": 2, "qwen2.rope.scaling.type": "yarn",
+        "qwen2.rope.scaling.factor": 4.0, "qwen2.rope.scaling.attn_factor": 1.5,
+        "qwen2.rope.scaling.original_context_length": 32, "qwen2.feed_forward_length": [16, 32],
+        "tokenizer.ggml.eot_token_id": 1, "split.count": 1}, [])
+
+
+def safetensors_file(tensors, metadata=None):
+    header, data = ({"__metadata__": metadata} if metadata else {}), b""
+    for name, dtype, shape, stored in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(stored)]}
+        data += stored
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def safetensors_seeds():
+    yield "plain", safetensors_file([
+        ("model.norm.weight", "BF16", [2], bytes(4)), ("lm_head.weight", "F16", [2, 3], bytes(12)),
+        ("model.embed_tokens.weight", "F32", [1, 2, 2], bytes(16))], {"format": "pt"})
+    yield "wrapped", safetensors_file([
+        ("model.language_model.norm.weight", "F32", [1], bytes(4)), ("model.visual.x", "U8", [3], bytes(3)),
+        ("language_model.model.y", "F8_E4M3", [2], bytes(2)), ("a.rotary_emb.inv_freq", "I64", [], bytes(8)),
+        ("empty", "F32", [0, 4], b"")])
+    yield "none", safetensors_file([])
+
+
+CONFIGS = {
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "rope_theta": 1e6,
+              "rope_scaling": None, "tie_word_embeddings": True},
+    "gptq": {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "mlx": {"text_config": {"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}},
+}
+DOCUMENTS = {
+    "request": '{"messages": [{"role": "user", "content": "Grüße \\ud83d\\ude00\\n"}], "temperature": 0.7, "stream": true}',
+    "numbers": "[0, -0, 1.5, 1e5, -1E-05, 123456789012345678901234567890]",
+    "nested": '[[], {}, [{"a": [null, true, false]}], "\\u0000\\"\\\\\\/"]',
+    "lone": '"\\ud800\\udc00\\udc00"',
+}
+
+
+def main():
+    corpus = Path(__file__).resolve().parent.parent / "tests" / "fuzz" / "corpus"
+    seeds = {
+        "checkpoint_gguf": dict(gguf_seeds()),
+        "checkpoint_safetensors": dict(safetensors_seeds()),
+        "checkpoint_config": {name: json.dumps(config).encode() for name, config in CONFIGS.items()},
+        "base_json": {name: text.encode() for name, text in DOCUMENTS.items()},
+    }
+    for folder, files in seeds.items():
+        (corpus / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            (corpus / folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

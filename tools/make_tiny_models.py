@@ -1,0 +1,293 @@
+"""Makes tiny random checkpoints and records transformers' logits for them in float32.
+
+    python tools/make_tiny_models.py [--output tests/models] [--only NAME ...]
+
+Needs torch, transformers==5.17.0, gguf, safetensors, numpy. Everything is seeded by the model's name, so a
+second run writes the same files. A folder NAME holds
+
+    config.json, model.safetensors    as save_pretrained writes them (sharded: model.safetensors.index.json and
+                                      parts), or model.gguf
+    case.json                         {"model": "." or a file or folder beside it, "n_tokens": T, "vocab": V,
+                                       "tokens": [T ids], "positions": "all", "dtype": "f32",
+                                       "logits": "logits.bin", "float64_diff": d}
+    logits.bin                        T x V little-endian f32, row t is the prediction after tokens[0..t]
+
+Weights stored as bf16 or in a GGUF block format are rounded first: the logits are those of the stored values,
+computed in float32 with eager attention. `float64_diff` is the largest difference from the same
+computation with float64 matrices: the rounding noise of the reference itself. The values of random checkpoints
+are spread so that attention is not uniform and norms, biases and windows leave a mark on the logits.
+"""
+
+import argparse
+import copy
+import json
+import math
+import pathlib
+import shutil
+import zlib
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from gguf_reference import load_model
+from gguf_writing import write_gguf
+
+N_TOKENS = 131  # not a multiple of a page, a block or a vector
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def rope(kind, theta=10000.0, **keys):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **keys}}
+
+
+LLAMA3_ROPE = rope("llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=64)
+YARN_ROPE = {"max_position_embeddings": 160, **rope("yarn", factor=4.0, original_max_position_embeddings=40)}
+
+# name: (configuration class, keys over SMALL, stored dtype, other options)
+MODELS = {
+    "llama_mha": (LlamaConfig, {}, "f32", {}),
+    "llama_gqa3_tied": (LlamaConfig, {
+        "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1, "tie_word_embeddings": True,
+    }, "bf16", {}),
+    "llama_bias": (LlamaConfig, {
+        "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
+    }, "f32", {}),
+    "llama_gqa8_head96": (LlamaConfig, {
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 96, "num_hidden_layers": 1,
+    }, "bf16", {}),
+    "llama_linear_rope": (LlamaConfig, {"num_key_value_heads": 1, **rope("linear", factor=2.5)}, "bf16", {}),
+    "llama_llama3_rope": (LlamaConfig, {"num_key_value_heads": 1, **LLAMA3_ROPE}, "bf16", {}),
+    "llama_yarn": (LlamaConfig, {"num_key_value_heads": 1, **YARN_ROPE}, "bf16", {}),
+    "llama_old_config": (LlamaConfig, {
+        "head_dim": None, "num_attention_heads": 1, "num_key_value_heads": 1,
+        **rope("linear", theta=20000.0, factor=2.0),
+    }, "bf16", {"old_config": True}),
+    "mistral_sliding": (MistralConfig, {"num_key_value_heads": 1, "sliding_window": 37}, "bf16", {}),
+    "qwen2_gqa2_tied": (Qwen2Config, {
+        "hidden_size": 128, "head_dim": None, "num_key_value_heads": 1, "tie_word_embeddings": True,
+    }, "bf16", {}),
+    "qwen2_gqa3": (Qwen2Config, {
+        "hidden_size": 192, "head_dim": None, "num_attention_heads": 3, "num_key_value_heads": 1,
+        "num_hidden_layers": 1, **rope("default", theta=1000000.0),
+    }, "bf16", {}),
+    "qwen2_sliding": (Qwen2Config, {
+        "head_dim": None, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 3,
+        "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1,
+    }, "f32", {"old_config": True}),
+    "qwen2_yarn": (Qwen2Config, {
+        "head_dim": None, "num_attention_heads": 1, "num_key_value_heads": 1, **YARN_ROPE,
+    }, "bf16", {}),
+    "qwen3_mha": (Qwen3Config, {}, "bf16", {}),
+    "qwen3_gqa3_head128_tied": (Qwen3Config, {
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 128,
+        "intermediate_size": 32, "tie_word_embeddings": True,
+    }, "bf16", {}),
+    "qwen3_gqa8": (Qwen3Config, {"num_attention_heads": 8, "num_key_value_heads": 1}, "bf16", {}),
+    "qwen3_sliding_sharded": (Qwen3Config, {
+        "num_key_value_heads": 1, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 33,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    }, "f32", {"max_shard_size": "200KB"}),
+    "qwen3_bias_yarn": (Qwen3Config, {
+        "num_key_value_heads": 1, "attention_bias": True, "max_position_embeddings": 160,
+        **rope("yarn", factor=8.0, original_max_position_embeddings=20, beta_fast=4.0, beta_slow=0.5,
+               attention_factor=1.2, truncate=False),
+    }, "bf16", {}),
+}
+
+GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
+GGUF_LLAMA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+GGUF_WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 1}
+N_GGUF_TOKENS = 45
+
+# name: (configuration class, keys over SMALL and GGUF_SMALL, block format of the matrices)
+GGUF_MODELS = {
+    "gguf_f32": (LlamaConfig, {**GGUF_LLAMA, "tie_word_embeddings": True}, "F32"),
+    "gguf_f16": (Qwen2Config, {"head_dim": None, "num_key_value_heads": 1}, "F16"),
+    "gguf_bf16": (Qwen3Config, {"num_key_value_heads": 1, "tie_word_embeddings": True}, "BF16"),
+    "gguf_q4_0": (LlamaConfig, {**GGUF_LLAMA, "attention_bias": True, "mlp_bias": True}, "Q4_0"),
+    "gguf_q4_1": (Qwen2Config, {"head_dim": None, "num_key_value_heads": 1, "tie_word_embeddings": True}, "Q4_1"),
+    "gguf_q5_0": (LlamaConfig, {"num_key_value_heads": 1, "tie_word_embeddings": True}, "Q5_0"),
+    "gguf_q5_1": (Qwen3Config, {"num_key_value_heads": 1}, "Q5_1"),
+    "gguf_q8_0": (Qwen3Config, {"num_key_value_heads": 1}, "Q8_0"),
+    "gguf_q4_k": (LlamaConfig, GGUF_WIDE, "Q4_K"),
+    "gguf_q6_k": (LlamaConfig, {**GGUF_WIDE, "intermediate_size": 256, "tie_word_embeddings": True}, "Q6_K"),
+    "gguf_rope_freqs": (LlamaConfig, {"num_key_value_heads": 1, **LLAMA3_ROPE}, "Q8_0"),
+    "gguf_yarn": (Qwen2Config, {
+        "head_dim": None, "num_key_value_heads": 1, "max_position_embeddings": 64,
+        **rope("yarn", factor=4.0, original_max_position_embeddings=16),
+    }, "Q8_0"),
+}
+
+
+def seed(name):
+    return zlib.crc32(name.encode())
+
+
+def deviation(name, parameter, config):
+    """(mean, standard deviation) of a random weight, by its role."""
+    module, kind = name.split(".")[-2:]
+    if kind == "bias":
+        return 0.0, 0.4
+    if module in ("q_norm", "k_norm"):
+        return 1.4, 0.3
+    if parameter.dim() == 1:
+        return 1.0, 0.3
+    if module == "embed_tokens":
+        return 0.0, 2.5 / math.sqrt(config.hidden_size) if config.tie_word_embeddings else 1.0
+    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5}.get(module, 1.0)
+    return 0.0, gain / math.sqrt(parameter.shape[-1])
+
+
+def random_model(name, config):
+    """A float32 model with eager attention; weights depend on the name alone."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed(name))
+    for key, parameter in model.named_parameters():
+        mean, std = deviation(key, parameter, config)
+        parameter.data = mean + std * torch.randn(parameter.shape, generator=generator)
+    model.tie_weights()
+    return model
+
+
+def random_tokens(name, n_tokens, vocab):
+    """Ids with some repetition, as text has."""
+    generator = np.random.default_rng(seed(name))
+    ids = generator.integers(3, vocab, n_tokens)
+    for i in range(8, n_tokens):
+        if generator.random() < 0.3:
+            ids[i] = ids[i - generator.integers(1, 8)]
+    return [int(i) for i in ids]
+
+
+@torch.no_grad()
+def logits_of(model, tokens):
+    """[tokens, vocab], one forward pass over the whole sequence, without a cache."""
+    return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def write_case(folder, model_path, tokens, logits, exact):
+    if not 1.0 < logits.std() < 8.0:
+        raise ValueError(f"{folder.name}: the logits have a spread of {logits.std():.2f}, choose other ranges")
+    logits.numpy().astype("<f4").tofile(folder / "logits.bin")
+    case = {
+        "model": model_path,
+        "n_tokens": len(tokens),
+        "vocab": logits.shape[1],
+        "positions": "all",
+        "dtype": "f32",
+        "logits": "logits.bin",
+        "float64_diff": float(f"{(logits - exact).abs().max():.3g}"),
+        "tokens": tokens,
+    }
+    (folder / "case.json").write_text(json.dumps(case) + "\n")
+
+
+def record(folder, model_path, model, tokens):
+    logits = logits_of(model, tokens)
+    write_case(folder, model_path, tokens, logits, logits_of(copy.deepcopy(model).double(), tokens))
+
+
+def round_to_bf16(model):
+    """Rounds the parameters only: casting the module would also round its rotary frequencies."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+
+
+def save_checkpoint(folder, model, dtype, max_shard_size):
+    stored = copy.deepcopy(model).to(torch.bfloat16) if dtype == "bf16" else model
+    stored.save_pretrained(folder, max_shard_size=max_shard_size)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def check_reload(folder, model, tokens):
+    """What was saved is what was computed."""
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    if not torch.equal(logits_of(loaded.eval(), tokens), logits_of(model, tokens)):
+        raise ValueError(f"{folder.name}: the saved checkpoint computes other logits")
+
+
+def write_old_config(path):
+    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no head_dim, no layer_types."""
+    config = json.loads(path.read_text())
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    kind = parameters.pop("rope_type")
+    config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
+    config["torch_dtype"] = config.pop("dtype")
+    config.pop("head_dim", None)
+    config.pop("layer_types", None)
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def new_folder(output, name):
+    folder = output / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def build_config(config_class, *layers):
+    keys = {key: value for layer in layers for key, value in layer.items()}
+    return config_class(**{key: value for key, value in keys.items() if value is not None})
+
+
+def make_checkpoint(output, name):
+    config_class, keys, dtype, options = MODELS[name]
+    folder = new_folder(output, name)
+    model = random_model(name, build_config(config_class, SMALL, keys))
+    if dtype == "bf16":
+        round_to_bf16(model)
+    tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
+    save_checkpoint(folder, model, dtype, options.get("max_shard_size", "5GB"))
+    if options.get("old_config"):
+        write_old_config(folder / "config.json")
+    check_reload(folder, model, tokens)
+    record(folder, ".", model, tokens)
+    if name == "llama_mha":
+        record(new_folder(output, "llama_one_token"), f"../{name}", model, tokens[:1])
+
+
+def make_gguf(output, name):
+    config_class, keys, kind = GGUF_MODELS[name]
+    folder = new_folder(output, name)
+    model = random_model(name, build_config(config_class, SMALL, GGUF_SMALL, keys))
+    if not hasattr(model.config, "head_dim"):
+        model.config.head_dim = model.config.hidden_size // model.config.num_attention_heads
+    write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind])
+    _, stored = load_model(folder / "model.gguf")
+    record(folder, "model.gguf", stored, random_tokens(name, N_GGUF_TOKENS, model.config.vocab_size))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("tests/models"))
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="make these folders alone")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    for name in arguments.only or [*MODELS, *GGUF_MODELS]:
+        make = make_gguf if name in GGUF_MODELS else make_checkpoint
+        make(arguments.output, name)
+        size = sum(file.stat().st_size for file in (arguments.output / name).iterdir())
+        print(f"{name}: {size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

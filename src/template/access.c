@@ -194,6 +194,24 @@ static bool slice_text(struct eval *e, const struct value *of, int64_t start, in
     return true;
 }
 
+/* A slice of a range is a range. */
+static bool slice_range(struct eval *e, const struct range *of, int64_t start, int64_t stop,
+                        int64_t step, struct value *out)
+{
+    struct range *range = arena_alloc(&e->arena, sizeof *range);
+    int64_t span = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
+    int64_t a, b;
+    if (!range)
+        return eval_fail_memory(e);
+    if (__builtin_mul_overflow(start, of->step, &a) || __builtin_add_overflow(a, of->start, &a) ||
+        __builtin_mul_overflow(stop, of->step, &b) || __builtin_add_overflow(b, of->start, &b) ||
+        __builtin_mul_overflow(step, of->step, &step))
+        return eval_fail(e, ERROR_UNSUPPORTED, "the bounds of a range do not fit 64 bits");
+    *range = (struct range){a, b, step, span > 0 ? (size_t)((span + stride - 1) / stride) : 0};
+    *out = (struct value){.kind = V_RANGE, .range = range};
+    return true;
+}
+
 bool get_slice(struct eval *e, const struct value *of, const struct value part[3],
                struct value *out)
 {
@@ -221,6 +239,8 @@ bool get_slice(struct eval *e, const struct value *of, const struct value part[3
         return false;
     if (of->kind == V_STRING)
         return slice_text(e, of, start, stop, step, out);
+    if (of->kind == V_RANGE)
+        return slice_range(e, of->range, start, stop, step, out);
     int64_t span = step > 0 ? stop - start : start - stop, stride = step > 0 ? step : -step;
     struct list *list = list_new(&e->arena, span > 0 ? (size_t)((span + stride - 1) / stride) : 0);
     if (!list)

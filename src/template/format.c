@@ -306,10 +306,10 @@ static bool percent_all(struct eval *e, struct str *out, const struct value *for
         if (out->len > EVAL_MAX_TEXT)
             break; /* take_text refuses it */
     }
-    /* Python lets a dict or list stay unused. */
-    size_t n = operand->kind == V_TUPLE                             ? operand->list->n
-               : operand->kind == V_DICT || operand->kind == V_LIST ? 0
-                                                                    : 1;
+    /* Python lets what has subscripts stay unused: it might have been a mapping. */
+    bool may_stay = operand->kind == V_DICT || operand->kind == V_LIST ||
+                    operand->kind == V_UNDEFINED || operand->kind == V_RANGE;
+    size_t n = operand->kind == V_TUPLE ? operand->list->n : may_stay ? 0 : 1;
     if (next != SIZE_MAX && next < n)
         return eval_fail(e, ERROR_INVALID, "there are more values than '%%' in the format");
     return true;

@@ -121,6 +121,8 @@ static enum status lex_comment(struct lexer *lx)
         take_end(lx, "#}");
         return OK;
     }
+    if (lx->at == lx->n) /* as with raw: nothing behind the opening is no error in jinja2 */
+        return OK;
     return fail(lx, "the comment is never closed with '#}'");
 }
 

@@ -137,6 +137,16 @@ static bool parse_block(struct parser *p, struct nodes *out, const char *end)
     return expect_block_end(p);
 }
 
+/* The body of something that a break cannot leave. */
+static bool parse_function_body(struct parser *p, struct nodes *out, const char *end)
+{
+    int n_loops = p->n_loops;
+    p->n_loops = 0;
+    bool ok = parse_block(p, out, end);
+    p->n_loops = n_loops;
+    return ok;
+}
+
 static struct node *parse_target_name(struct parser *p)
 {
     if (p->at->kind != TOKEN_NAME)
@@ -234,9 +244,11 @@ static struct node *parse_for(struct parser *p)
         return NULL;
     if (parser_is_name(p, "recursive"))
         return parser_fail(p, "recursive loops are not supported; use a macro");
+    p->n_loops++;
     if (!parser_child(p, n, n->b) || (n->c && !parser_child(p, n, n->c)) || !expect_block_end(p) ||
         !parse_body(p, &n->body, ends))
         return NULL;
+    p->n_loops--;
     if (parser_take_name(p, "else"))
         return parse_block(p, &n->other, "endfor") ? n : NULL;
     p->at++;
@@ -293,7 +305,8 @@ static struct node *parse_macro(struct parser *p)
     if (!name)
         return NULL;
     name->kind = N_MACRO;
-    return parse_parameters(p, name) && parse_block(p, &name->body, "endmacro") ? name : NULL;
+    return parse_parameters(p, name) && parse_function_body(p, &name->body, "endmacro") ? name
+                                                                                        : NULL;
 }
 
 static struct node *parse_call_block(struct parser *p)
@@ -305,7 +318,7 @@ static struct node *parse_call_block(struct parser *p)
     n->a = parse_call(p);
     if (!n->a || !parser_child(p, n, n->a))
         return NULL;
-    return parse_block(p, &n->body, "endcall") ? n : NULL;
+    return parse_function_body(p, &n->body, "endcall") ? n : NULL;
 }
 
 static struct node *parse_filter_block(struct parser *p)
@@ -351,19 +364,25 @@ static struct node *parse_print_tag(struct parser *p)
 static struct node *parse_generation(struct parser *p)
 {
     struct node *n = parser_node(p, N_SCOPED);
-    return n && parse_block(p, &n->body, "endgeneration") ? n : NULL;
+    return n && parse_function_body(p, &n->body, "endgeneration") ? n : NULL;
+}
+
+static struct node *parse_jump(struct parser *p, enum node_kind kind)
+{
+    struct node *n = parser_node(p, kind);
+    if (n && p->n_loops == 0)
+        return parser_fail(p, "break and continue are for loops");
+    return n && expect_block_end(p) ? n : NULL;
 }
 
 static struct node *parse_break(struct parser *p)
 {
-    struct node *n = parser_node(p, N_BREAK);
-    return n && expect_block_end(p) ? n : NULL;
+    return parse_jump(p, N_BREAK);
 }
 
 static struct node *parse_continue(struct parser *p)
 {
-    struct node *n = parser_node(p, N_CONTINUE);
-    return n && expect_block_end(p) ? n : NULL;
+    return parse_jump(p, N_CONTINUE);
 }
 
 static const struct {

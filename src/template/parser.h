@@ -8,7 +8,8 @@
 struct parser {
     struct arena *arena;
     const struct token *at;
-    int depth; /* of nested brackets, tags and operators being parsed */
+    int depth;   /* of nested brackets, tags and operators being parsed */
+    int n_loops; /* around the current tag, within its macro */
     struct error *error;
 };
 

@@ -213,6 +213,10 @@ static void test_marks(void **state)
     expect_marks("<s>{% for m in messages[::-1] %}{% set x = m.role %} {% endfor %}"
                  "{% for m in messages %}[{{ m.content }}]{% endfor %}",
                  10, (const size_t[]){7, 10, 13, 16});
+    /* the first printed iteration counts, whatever a later loop prints */
+    expect_marks("{% for m in messages %}[{{ m.content }}]{% endfor %}"
+                 "{% for m in messages %}{{ m.role }}{% endfor %}",
+                 3, (const size_t[]){0, 3, 6, 9});
     /* the system prompt folded into a header */
     expect_marks(
         "HEAD{{ messages[0].content }}{% for m in messages[1:] %}{{ m.content }};{% endfor %}", 5,

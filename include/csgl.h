@@ -1,4 +1,4 @@
-/* csgl: run a language model inside your program. Load, generate, stream, cancel.
+/* csgl: run a language model inside your program. Load, submit, stream, cancel.
  *
  *     struct csgl_config config;
  *     csgl_config_init(&config);
@@ -8,8 +8,8 @@
  *     if (csgl_open(&engine, &config, &error) != CSGL_OK) ...
  *
  * Functions return CSGL_OK or a status and fill `error` (may be NULL) with one sentence. Strings
- * are UTF-8. An engine and its sessions belong to one thread at a time; csgl_cancel alone may be
- * called from any thread or signal handler. */
+ * are UTF-8. An engine belongs to one thread at a time; csgl_cancel alone may be called from any
+ * thread or signal handler. Requests that run at the same time are computed together. */
 #ifndef CSGL_H
 #define CSGL_H
 
@@ -56,11 +56,12 @@ struct csgl_config {
     int threads;                    /* 0: all processors */
     int activations;                /* enum csgl_activations */
     int kv_cache_dtype;             /* enum csgl_kv_dtype */
-    int max_sessions;               /* sessions open at once */
-    int context_length;             /* tokens of a session; 0: the model's limit or what fits */
+    int max_running;                /* requests computed at once */
+    int max_queue;                  /* requests that may wait */
+    int context_length;             /* tokens of a request; 0: the model's limit or what fits */
     int max_prefill_length;         /* prompt tokens of one step */
     double memory_ratio;            /* share of the available memory that may be used */
-    double kv_cache_gb;             /* 0: as large as the sessions need */
+    double kv_cache_gb;             /* 0: as large as the running requests need */
     /* Called while weights are loaded, with 0 to 1; may be NULL. */
     void (*on_progress)(void *context, double done);
     void *progress_context;
@@ -73,23 +74,11 @@ CSGL_API int csgl_open(struct csgl_engine **engine, const struct csgl_config *co
                        struct csgl_error *error);
 CSGL_API void csgl_close(struct csgl_engine *engine);
 
-/* Tokens that a session may hold, and the number of ids. */
+/* Tokens that a request may have, prompt and answer, and the number of ids. */
 CSGL_API int csgl_context_length(const struct csgl_engine *engine);
 CSGL_API int csgl_vocab_size(const struct csgl_engine *engine);
 
-/* --- sessions --------------------------------------------------------------------------------- */
-
-/* One conversation. It keeps its cache: a request that begins like the last one computes only what
- * is new. */
-struct csgl_session;
-
-CSGL_API int csgl_session_open(struct csgl_session **session, struct csgl_engine *engine,
-                               struct csgl_error *error);
-CSGL_API void csgl_session_close(struct csgl_session *session);
-
-/* Ends the generation that runs in this session, or the next one if none does, as soon as the step
- * in flight ends. */
-CSGL_API void csgl_cancel(struct csgl_session *session);
+/* --- requests --------------------------------------------------------------------------------- */
 
 /* Marks a sampling field that the request leaves to the model's generation_config.json, and then to
  * the default named here. */
@@ -101,6 +90,26 @@ struct csgl_token {
     int n_top;              /* alternatives, most likely first */
     const int32_t *top_ids; /* [n_top] */
     const float *top_logprobs;
+};
+
+/* Names a request until it has ended (with on_text) or its end has been polled (without). Never 0.
+ */
+typedef uint64_t csgl_id;
+
+enum csgl_finish {
+    CSGL_FINISH_STOP,
+    CSGL_FINISH_LENGTH,
+    CSGL_FINISH_CANCELLED,
+    CSGL_FINISH_ERROR /* the device failed, or the model's numbers overflowed */
+};
+
+struct csgl_result {
+    int finish; /* enum csgl_finish */
+    int prompt_tokens, cached_tokens, output_tokens;
+    double queue_seconds;   /* from the call until it runs */
+    double prefill_seconds; /* until the first token */
+    double decode_seconds;  /* from the first token to the last */
+    char error[512];        /* CSGL_FINISH_ERROR: one sentence */
 };
 
 struct csgl_request {
@@ -130,24 +139,42 @@ struct csgl_request {
     int n_logprobs; /* -1: none; else 0 to 20 alternatives a token */
 
     /* Text of the answer in whole UTF-8 characters, as soon as it is certain. Return nonzero to
-     * stop. */
+     * stop. NULL: the text is kept for csgl_poll. */
     int (*on_text)(void *context, const char *text, size_t bytes);
     /* Each token of the answer; may be NULL. */
     void (*on_token)(void *context, const struct csgl_token *token);
+    /* The request's end, its last call; may be NULL. */
+    void (*on_finish)(void *context, const struct csgl_result *result);
+    /* csgl_generate only: the request's id, for csgl_cancel, before its first step; may be NULL. */
+    void (*on_start)(void *context, csgl_id id);
     void *context;
 };
 
-enum csgl_finish { CSGL_FINISH_STOP, CSGL_FINISH_LENGTH, CSGL_FINISH_CANCELLED };
-
-struct csgl_result {
-    int finish; /* enum csgl_finish */
-    int prompt_tokens, cached_tokens, output_tokens;
-    double prefill_seconds; /* from the call to the first token: time to first token */
-    double decode_seconds;  /* from the first token to the last */
-};
-
 CSGL_API void csgl_request_init(struct csgl_request *request);
-CSGL_API int csgl_generate(struct csgl_session *session, const struct csgl_request *request,
+
+/* Queues a request; what it points to may go afterwards, but for `context`. */
+CSGL_API int csgl_submit(struct csgl_engine *engine, const struct csgl_request *request,
+                         csgl_id *id, struct csgl_error *error);
+
+/* Ends a request before the next step; an id that has ended is no error. */
+CSGL_API void csgl_cancel(struct csgl_engine *engine, csgl_id id);
+
+/* Nonzero while a request waits or runs. */
+CSGL_API int csgl_has_work(const struct csgl_engine *engine);
+
+/* Computes one step for all running requests and makes their calls. */
+CSGL_API int csgl_step(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Moves text that is ready into `text` (at most `size` bytes, whole characters, no NUL behind);
+ * `*bytes` says how much. `*is_done` is set when the answer has ended and all of its text was
+ * moved; `result` (may be NULL) is filled and the id forgotten then. For requests without on_text.
+ */
+CSGL_API int csgl_poll(struct csgl_engine *engine, csgl_id id, char *text, size_t size,
+                       size_t *bytes, int *is_done, struct csgl_result *result,
+                       struct csgl_error *error);
+
+/* Submits a request with on_text and steps until it has ended. */
+CSGL_API int csgl_generate(struct csgl_engine *engine, const struct csgl_request *request,
                            struct csgl_result *result, struct csgl_error *error);
 
 #ifdef __cplusplus

@@ -1,47 +1,24 @@
-/* The public API over the engine: opening a model, sessions that keep their cache, the loop that
- * turns a prompt into tokens and tokens into text. */
-#include "csgl.h"
+/* The C library: the scheduler, its engine and a model's text side in one process, without sockets.
+ */
+#include "csgl_live.h"
 
 #include "base/system.h"
 #include "device/comm/comm.h"
 #include "device/cpu/cpu.h"
-#include "engine/engine.h"
-#include "engine/sampler.h"
-#include "scheduler/stop_strings.h"
-#include "text_model.h"
-#include "tokenizer/detokenizer.h"
-#include "tokenizer/encoder.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_SIZE = 16, JSON_TREE_MAX = 512 << 20, MAX_SESSIONS = 1024 };
+enum { PAGE_SIZE = 16, MAX_RUNNING = 1024, MAX_QUEUE = 1 << 16, SLOT_BITS = 20 };
 
-struct csgl_engine {
-    struct checkpoint *checkpoint;
-    struct text_model text;
-    struct device *device;
-    struct engine *engine;
-    struct encoder *encoder;
-    struct sampler sampler;
-    struct batch batch;
-    int32_t max_step_tokens;
-};
-
-struct csgl_session {
-    struct csgl_engine *engine;
-    int32_t row;
-    int32_t *tokens; /* [context_length] what the cache holds: cache->length[row] of them */
-    struct token_history history;
-    _Atomic int is_cancelled;
-};
+/* A cancel is read between steps, so a step is kept short. */
+static const double max_step_seconds = 0.25;
 
 _Static_assert((int)CSGL_ERROR_CANCELLED == (int)ERROR_CANCELLED,
                "public statuses are the internal ones");
 _Static_assert((int)CSGL_ACTIVATIONS_INT8 == (int)ACTIVATIONS_INT8,
                "public activation modes are the internal ones");
+_Static_assert(MAX_RUNNING + MAX_QUEUE < 1 << SLOT_BITS, "an id holds a slot's number");
 
 const char *csgl_version(void)
 {
@@ -58,19 +35,24 @@ static int give(struct csgl_error *out, enum status status, const struct error *
     return (int)status;
 }
 
+/* --- opening ---------------------------------------------------------------------------------- */
+
 void csgl_config_init(struct csgl_config *config)
 {
-    *config =
-        (struct csgl_config){.max_sessions = 1, .max_prefill_length = 512, .memory_ratio = 0.9};
+    *config = (struct csgl_config){
+        .max_running = 1, .max_queue = 64, .max_prefill_length = 512, .memory_ratio = 0.9};
 }
 
 static enum status check_config(const struct csgl_config *c, struct error *error)
 {
     if (!c->model_path)
         return error_set(error, ERROR_INVALID, "model_path is not set");
-    if (c->max_sessions < 1 || c->max_sessions > MAX_SESSIONS)
-        return error_set(error, ERROR_INVALID, "max_sessions is %d; 1 to %d are possible",
-                         c->max_sessions, MAX_SESSIONS);
+    if (c->max_running < 1 || c->max_running > MAX_RUNNING)
+        return error_set(error, ERROR_INVALID, "max_running is %d; 1 to %d are possible",
+                         c->max_running, MAX_RUNNING);
+    if (c->max_queue < 1 || c->max_queue > MAX_QUEUE)
+        return error_set(error, ERROR_INVALID, "max_queue is %d; 1 to %d are possible",
+                         c->max_queue, MAX_QUEUE);
     if (c->max_prefill_length < 1 || c->max_prefill_length > 1 << 16)
         return error_set(error, ERROR_INVALID, "max_prefill_length is %d; 1 to 65536 are possible",
                          c->max_prefill_length);
@@ -87,39 +69,61 @@ static enum status check_config(const struct csgl_config *c, struct error *error
     return OK;
 }
 
-static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c,
-                              struct error *error)
+static enum status open_engine(struct csgl_engine *e, const struct csgl_config *c,
+                               struct error *error)
 {
     static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     struct cpu_options cpu = {.n_threads = c->threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)c->activations};
-    e->max_step_tokens =
-        c->max_prefill_length > c->max_sessions ? c->max_prefill_length : c->max_sessions;
     struct memory_request request = {.kv_dtype = kv_dtypes[c->kv_cache_dtype],
                                      .page_size = PAGE_SIZE,
-                                     .max_running = c->max_sessions,
+                                     .max_running = c->max_running,
                                      .context_length = c->context_length,
-                                     .max_step_tokens = e->max_step_tokens,
-                                     .max_want = c->max_sessions,
+                                     .max_step_tokens = c->max_prefill_length + c->max_running,
+                                     .max_want = c->max_running,
                                      .memory_ratio = c->memory_ratio,
                                      .kv_cache_bytes =
                                          (uint64_t)(c->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    enum status status = cpu_device_open(&e->device, &cpu, error);
+    if (status == OK)
+        status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,
+                             c->on_progress, c->progress_context, error);
+    if (status == OK)
+        status =
+            engine_executor_init(&e->executor, e->engine, tokenizer_size(e->text.tokenizer), error);
+    return status;
+}
+
+static void on_event(void *context, const struct token_event *event);
+
+static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c,
+                              struct error *error)
+{
     enum status status = checkpoint_open(&e->checkpoint, c->model_path, error);
     if (status == OK)
         status = text_model_open(&e->text, e->checkpoint, c->chat_template_path, error);
     if (status == OK)
         status = encoder_new(e->text.tokenizer, ENCODER_DEFAULT_CACHE_BYTES, &e->encoder, error);
     if (status == OK)
-        status = cpu_device_open(&e->device, &cpu, error);
-    if (status == OK)
-        status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,
-                             c->on_progress, c->progress_context, error);
-    if (status == OK)
-        status = engine_batch_init(e->engine, &e->batch, error);
-    if (status == OK)
-        status = sampler_init(&e->sampler, engine_model(e->engine)->vocab_size, error);
-    return status;
+        status = open_engine(e, c, error);
+    if (status != OK)
+        return status;
+    struct scheduler_options options = {.policy = POLICY_PREFILL_FIRST,
+                                        .max_running = c->max_running,
+                                        .max_queue = c->max_queue,
+                                        .max_prefill_length = c->max_prefill_length,
+                                        .max_step_seconds = max_step_seconds,
+                                        .context_length = csgl_context_length(e),
+                                        .vocab_size = csgl_vocab_size(e),
+                                        .eos_ids = e->text.eos_ids,
+                                        .n_eos = e->text.n_eos,
+                                        .tokenizer = e->text.tokenizer};
+    e->n_live = c->max_running + c->max_queue;
+    e->live = calloc((size_t)e->n_live, sizeof *e->live);
+    return e->live ? scheduler_new(&e->scheduler, engine_executor_table(&e->executor),
+                                   engine_cache(e->engine), &options, on_event, e, error)
+                   : error_memory(error, (size_t)e->n_live * sizeof *e->live);
 }
 
 int csgl_open(struct csgl_engine **out, const struct csgl_config *config, struct csgl_error *error)
@@ -139,12 +143,23 @@ int csgl_open(struct csgl_engine **out, const struct csgl_config *config, struct
     return CSGL_OK;
 }
 
+static void free_live(struct live *l)
+{
+    detokenizer_done(&l->detokenizer);
+    str_done(&l->text);
+    l->id = 0;
+}
+
 void csgl_close(struct csgl_engine *e)
 {
     if (!e)
         return;
-    sampler_done(&e->sampler);
-    batch_done(&e->batch);
+    scheduler_free(e->scheduler);
+    for (int i = 0; i < e->n_live && e->live; i++)
+        if (e->live[i].id)
+            free_live(&e->live[i]);
+    free(e->live);
+    engine_executor_done(&e->executor);
     engine_free(e->engine);
     if (e->device)
         e->device->table->close(e->device);
@@ -164,48 +179,7 @@ int csgl_vocab_size(const struct csgl_engine *e)
     return engine_model(e->engine)->vocab_size;
 }
 
-int csgl_session_open(struct csgl_session **out, struct csgl_engine *engine,
-                      struct csgl_error *error)
-{
-    struct error inner = {0};
-    *out = NULL;
-    struct csgl_session *s = calloc(1, sizeof *s);
-    if (!s)
-        return give(error, error_memory(&inner, sizeof *s), &inner);
-    s->engine = engine;
-    s->row = kv_cache_open_row(engine_cache(engine->engine));
-    enum status status = OK;
-    if (s->row < 0)
-        status = error_set(&inner, ERROR_LIMIT,
-                           "all sessions of this engine are open; raise max_sessions or close one");
-    size_t bytes = (size_t)csgl_context_length(engine) * sizeof *s->tokens;
-    if (status == OK && !(s->tokens = malloc(bytes)))
-        status = error_memory(&inner, bytes);
-    if (status == OK)
-        status = token_history_init(&s->history, csgl_vocab_size(engine), &inner);
-    if (status != OK) {
-        csgl_session_close(s);
-        return give(error, status, &inner);
-    }
-    *out = s;
-    return CSGL_OK;
-}
-
-void csgl_session_close(struct csgl_session *s)
-{
-    if (!s)
-        return;
-    if (s->row >= 0)
-        kv_cache_close_row(engine_cache(s->engine->engine), s->row);
-    token_history_done(&s->history);
-    free(s->tokens);
-    free(s);
-}
-
-void csgl_cancel(struct csgl_session *session)
-{
-    atomic_store(&session->is_cancelled, 1);
-}
+/* --- submitting ------------------------------------------------------------------------------- */
 
 void csgl_request_init(struct csgl_request *request)
 {
@@ -219,133 +193,14 @@ void csgl_request_init(struct csgl_request *request)
                                      .n_logprobs = -1};
 }
 
-/* --- one generation --------------------------------------------------------------------------- */
-
-struct generation {
-    struct csgl_session *session;
-    const struct csgl_request *request;
-    struct csgl_result *result;
-    struct sampling_params params;
-    struct logit_bias *biases;
-    struct token_ids prompt;
-    struct detokenizer detokenizer;
-    struct stop_strings stop;
-    struct str ready; /* text that can be handed out */
-    int32_t max_tokens;
-    double start, first_token;
-};
-
-static enum status parse_json(struct arena *arena, const char *text, const char *name,
-                              enum json_type type, struct json *out, struct error *error)
-{
-    enum status status = json_parse(arena, text, strlen(text), out, error);
-    if (status != OK)
-        return error_prefix(error, "%s", name);
-    if (out->type != type)
-        return error_set(error, ERROR_INVALID, "%s must be a JSON %s", name,
-                         type == JT_ARRAY ? "array" : "object");
-    return OK;
-}
-
-/* Renders the chat and encodes it; control tokens come from the template, so none are added. */
-static enum status encode_chat(struct generation *g, struct error *error)
-{
-    const struct csgl_request *r = g->request;
-    struct csgl_engine *e = g->session->engine;
-    struct arena arena = {.limit = JSON_TREE_MAX};
-    struct json messages, tools, kwargs;
-    struct chat_output output = {0};
-    bool has_tools = r->tools_json != NULL;
-    const struct chat_template *template =
-        has_tools && e->text.tool_template ? e->text.tool_template : e->text.chat_template;
-    enum status status = OK;
-    if (!template)
-        status = error_set(error, ERROR_UNSUPPORTED,
-                           "%s has no chat template; give one with --chat-template, or a prompt "
-                           "instead of messages",
-                           checkpoint_path(e->checkpoint));
-    if (status == OK)
-        status = parse_json(&arena, r->messages_json, "messages", JT_ARRAY, &messages, error);
-    if (status == OK && has_tools)
-        status = parse_json(&arena, r->tools_json, "tools", JT_ARRAY, &tools, error);
-    if (status == OK && r->template_kwargs_json)
-        status = parse_json(&arena, r->template_kwargs_json, "chat_template_kwargs", JT_OBJECT,
-                            &kwargs, error);
-    struct chat_input input = {.messages = &messages,
-                               .tools = has_tools ? &tools : NULL,
-                               .kwargs = r->template_kwargs_json ? &kwargs : NULL,
-                               .tokens = e->text.tokens,
-                               .n_tokens = e->text.n_tokens,
-                               .add_generation_prompt = true};
-    if (status == OK)
-        status = chat_template_render(template, &input, &output, error);
-    if (status == OK)
-        status =
-            encoder_encode(e->encoder, str_z(&output.text), output.text.len, 0, &g->prompt, error);
-    chat_output_done(&output);
-    arena_done(&arena);
-    return status;
-}
-
-static enum status encode_tokens(struct generation *g, struct error *error)
-{
-    const struct csgl_request *r = g->request;
-    int32_t vocab_size = csgl_vocab_size(g->session->engine);
-    if (r->n_tokens > INT32_MAX)
-        return error_set(error, ERROR_LIMIT, "%zu prompt tokens are too many", r->n_tokens);
-    for (size_t i = 0; i < r->n_tokens; i++)
-        if (r->tokens[i] < 0 || r->tokens[i] >= vocab_size)
-            return error_set(error, ERROR_INVALID,
-                             "prompt token %zu is %d; the vocabulary has ids 0 to %d", i,
-                             r->tokens[i], vocab_size - 1);
-    g->prompt.ids = malloc((r->n_tokens + 1) * sizeof *g->prompt.ids);
-    if (!g->prompt.ids)
-        return error_memory(error, r->n_tokens * sizeof *g->prompt.ids);
-    memcpy(g->prompt.ids, r->tokens, r->n_tokens * sizeof *g->prompt.ids);
-    g->prompt.n = g->prompt.cap = r->n_tokens;
-    return OK;
-}
-
-static enum status encode_prompt(struct generation *g, struct error *error)
-{
-    const struct csgl_request *r = g->request;
-    struct csgl_engine *e = g->session->engine;
-    enum status status;
-    if ((r->prompt != NULL) + (r->messages_json != NULL) + (r->tokens != NULL) != 1)
-        return error_set(error, ERROR_INVALID,
-                         "a request has exactly one of prompt, messages_json and tokens");
-    if (r->messages_json)
-        status = encode_chat(g, error);
-    else if (r->tokens)
-        status = encode_tokens(g, error);
-    else
-        status = encoder_encode(e->encoder, r->prompt, strlen(r->prompt), ENCODE_ADD_SPECIAL,
-                                &g->prompt, error);
-    if (status != OK)
-        return status;
-    int context_length = csgl_context_length(e);
-    if (g->prompt.n == 0)
-        return error_set(error, ERROR_INVALID, "the prompt is empty");
-    if (g->prompt.n >= (size_t)context_length)
-        return error_set(error, ERROR_LIMIT,
-                         "the prompt has %zu tokens and the context holds %d; shorten it or raise "
-                         "--context-length",
-                         g->prompt.n, context_length);
-    int32_t room = (int32_t)((size_t)context_length - g->prompt.n);
-    g->max_tokens = r->max_tokens > 0 && r->max_tokens < room ? r->max_tokens : room;
-    return OK;
-}
-
 static float choose(double value, float otherwise)
 {
     return value == CSGL_UNSET ? otherwise : (float)value;
 }
 
-static enum status read_params(struct generation *g, struct error *error)
+static enum status read_params(const struct csgl_engine *e, const struct csgl_request *r,
+                               struct sampling_params *p, struct error *error)
 {
-    const struct csgl_request *r = g->request;
-    struct csgl_engine *e = g->session->engine;
-    struct sampling_params *p = &g->params;
     *p = e->text.defaults;
     p->temperature = choose(r->temperature, p->temperature);
     p->top_p = choose(r->top_p, p->top_p);
@@ -353,239 +208,301 @@ static enum status read_params(struct generation *g, struct error *error)
     p->repetition_penalty = choose(r->repetition_penalty, p->repetition_penalty);
     p->presence_penalty = choose(r->presence_penalty, p->presence_penalty);
     p->frequency_penalty = choose(r->frequency_penalty, p->frequency_penalty);
-    if (r->top_k != CSGL_UNSET) {
-        if (!(r->top_k >= 0 && r->top_k <= INT32_MAX))
-            return error_set(error, ERROR_INVALID, "top_k is %g; it must not be negative",
-                             r->top_k);
-        p->top_k = (int32_t)r->top_k;
-    }
     p->seed = r->has_seed ? r->seed : system_random();
     p->n_logprobs = r->n_logprobs;
-    if (r->max_tokens < 0)
-        return error_set(error, ERROR_INVALID, "max_tokens is %d; it must not be negative",
-                         r->max_tokens);
-    if (r->n_biases > (size_t)csgl_vocab_size(e))
-        return error_set(error, ERROR_LIMIT, "%zu logit biases are more than the vocabulary",
-                         r->n_biases);
-    if (r->n_biases) {
-        g->biases = malloc(r->n_biases * sizeof *g->biases);
-        if (!g->biases)
-            return error_memory(error, r->n_biases * sizeof *g->biases);
-        for (size_t i = 0; i < r->n_biases; i++)
-            g->biases[i] = (struct logit_bias){r->bias_tokens[i], (float)r->biases[i]};
-    }
-    p->biases = g->biases;
-    p->n_biases = (int32_t)r->n_biases;
-    return sampling_params_check(p, csgl_vocab_size(e), error);
-}
-
-static bool is_cancelled(const struct generation *g)
-{
-    return atomic_load(&g->session->is_cancelled) != 0;
-}
-
-/* Runs n tokens of the session's row; they are then part of its cache. */
-static enum status run_step(struct csgl_session *s, const int32_t *tokens, int32_t n,
-                            enum batch_want want, struct error *error)
-{
-    struct csgl_engine *e = s->engine;
-    struct kv_cache *cache = engine_cache(e->engine);
-    int32_t length = cache->length[s->row];
-    batch_clear(&e->batch);
-    enum status status = batch_add(&e->batch, cache, s->row, tokens, n, want, error);
-    if (status == OK)
-        status = engine_step(e->engine, &e->batch, error);
-    if (status == OK)
-        memcpy(s->tokens + length, tokens, (size_t)n * sizeof *tokens);
-    return status;
-}
-
-/* Keeps what the cache and the prompt have in common; the last prompt token is always computed. */
-static int32_t reuse_prefix(struct generation *g)
-{
-    struct csgl_session *s = g->session;
-    struct kv_cache *cache = engine_cache(s->engine->engine);
-    int32_t n = 0, limit = cache->length[s->row];
-    if ((size_t)limit >= g->prompt.n)
-        limit = (int32_t)g->prompt.n - 1;
-    while (n < limit && s->tokens[n] == g->prompt.ids[n])
-        n++;
-    if (!kv_cache_can_truncate(cache, s->row, n))
-        n = 0;
-    kv_cache_truncate(cache, s->row, n);
-    return n;
-}
-
-static enum status prefill(struct generation *g, struct error *error)
-{
-    int32_t n = (int32_t)g->prompt.n, done = reuse_prefix(g);
-    g->result->prompt_tokens = n;
-    g->result->cached_tokens = done;
-    while (done < n && !is_cancelled(g)) {
-        int32_t chunk = n - done, max = g->session->engine->max_step_tokens;
-        chunk = chunk < max ? chunk : max;
-        enum status status = run_step(g->session, g->prompt.ids + done, chunk,
-                                      done + chunk == n ? WANT_LAST : WANT_NONE, error);
-        if (status != OK)
-            return status;
-        done += chunk;
-    }
+    if (r->top_k == CSGL_UNSET)
+        return OK;
+    if (!(r->top_k >= 0 && r->top_k <= INT32_MAX))
+        return error_set(error, ERROR_INVALID, "top_k is %g; it must not be negative", r->top_k);
+    p->top_k = (int32_t)r->top_k;
     return OK;
 }
 
-static enum status sample_token(struct generation *g, struct sample *sample, struct error *error)
+/* The request's biases as a new array, NULL for none. */
+static enum status read_biases(const struct csgl_engine *e, const struct csgl_request *r,
+                               struct logit_bias **out, struct error *error)
 {
-    struct csgl_engine *e = g->session->engine;
-    float *logits = engine_logits(e->engine, 0);
-    /* Rows behind the tokenizer's last id are padding of the matrix. */
-    for (int32_t i = tokenizer_size(e->text.tokenizer); i < csgl_vocab_size(e); i++)
-        logits[i] = -INFINITY;
-    return sampler_draw(&e->sampler, &g->params, &g->session->history, g->result->output_tokens,
-                        logits, sample, error);
+    *out = NULL;
+    if (r->n_biases == 0)
+        return OK;
+    if (r->n_biases > (size_t)csgl_vocab_size(e))
+        return error_set(error, ERROR_LIMIT,
+                         "%zu logit biases are more than the vocabulary has ids", r->n_biases);
+    struct logit_bias *biases = malloc(r->n_biases * sizeof *biases);
+    if (!biases)
+        return error_memory(error, r->n_biases * sizeof *biases);
+    for (size_t i = 0; i < r->n_biases; i++)
+        biases[i] = (struct logit_bias){r->bias_tokens[i], (float)r->biases[i]};
+    *out = biases;
+    return OK;
 }
 
-static void report_token(const struct generation *g, const struct sample *sample)
+static struct live *take_slot(struct csgl_engine *e)
+{
+    for (int i = 0; i < e->n_live; i++) {
+        struct live *l = &e->live[i];
+        if (l->id)
+            continue;
+        l->id = ++l->n_uses << SLOT_BITS | (csgl_id)i;
+        return l;
+    }
+    return NULL;
+}
+
+/* The request of this id, or NULL if it has ended. */
+static struct live *find_live(const struct csgl_engine *e, csgl_id id)
+{
+    csgl_id slot = id & ((1u << SLOT_BITS) - 1);
+    return id && slot < (csgl_id)e->n_live && e->live[slot].id == id ? &e->live[slot] : NULL;
+}
+
+static enum status submit(struct csgl_engine *e, const struct csgl_request *r, csgl_id *id,
+                          double now, struct error *error)
+{
+    struct token_ids prompt = {0};
+    struct logit_bias *biases = NULL;
+    struct sampling_params params;
+    struct live *l = NULL;
+    enum status status = read_params(e, r, &params, error);
+    if (status == OK && (r->max_tokens < 0 || r->n_stop > STOP_MAX_STRINGS))
+        status =
+            error_set(error, ERROR_INVALID,
+                      "max_tokens must not be negative, and at most %d stop strings are possible",
+                      STOP_MAX_STRINGS);
+    if (status == OK)
+        status = read_biases(e, r, &biases, error);
+    if (status == OK)
+        status = csgl_encode_prompt(e, r, &prompt, error);
+    if (status == OK && !(l = take_slot(e)))
+        status = error_set(error, ERROR_LIMIT,
+                           "%d requests are live, which is the limit; raise max_queue", e->n_live);
+    params.biases = biases;
+    params.n_biases = (int32_t)r->n_biases;
+    if (status == OK)
+        status = scheduler_submit(
+            e->scheduler,
+            &(struct request_options){.uid = l->id,
+                                      .ids = prompt.ids,
+                                      .n_ids = (int32_t)prompt.n,
+                                      .params = params,
+                                      .max_tokens = r->max_tokens ? r->max_tokens : -1,
+                                      .ignore_eos = r->ignore_eos != 0,
+                                      .stop = r->stop,
+                                      .n_stop = (int32_t)r->n_stop,
+                                      .submitted = now},
+            error);
+    if (status == OK) {
+        l->request = *r;
+        l->is_done = false;
+        l->text = (struct str){0};
+        detokenizer_init(&l->detokenizer, e->text.tokenizer);
+        *id = l->id;
+    } else if (l) {
+        l->id = 0;
+    }
+    token_ids_done(&prompt);
+    free(biases);
+    return status;
+}
+
+int csgl_submit(struct csgl_engine *e, const struct csgl_request *request, csgl_id *id,
+                struct csgl_error *error)
+{
+    struct error inner = {0};
+    *id = 0;
+    enum status status = submit(e, request, id, system_seconds(), &inner);
+    return status == OK ? CSGL_OK : give(error, status, &inner);
+}
+
+void csgl_cancel(struct csgl_engine *e, csgl_id id)
+{
+    csgl_id slot = id & ((1u << SLOT_BITS) - 1);
+    if (id && slot < (csgl_id)e->n_live)
+        atomic_store(&e->live[slot].cancelled, id);
+}
+
+/* --- stepping --------------------------------------------------------------------------------- */
+
+/* Hands the text over. A caller that wants no more is taken by its word before the next step. */
+static void hand_out(struct csgl_engine *e, struct live *l)
+{
+    if (!l->request.on_text || l->text.len == 0)
+        return;
+    if (l->request.on_text(l->request.context, l->text.data, l->text.len) != 0)
+        csgl_cancel(e, l->id);
+    str_clear(&l->text);
+}
+
+static void report_token(const struct live *l, const struct sample *sample)
 {
     int32_t ids[SAMPLER_MAX_LOGPROBS];
     float logprobs[SAMPLER_MAX_LOGPROBS];
-    if (!g->request->on_token)
+    if (!l->request.on_token || !sample)
         return;
     for (int32_t i = 0; i < sample->n_top; i++) {
         ids[i] = sample->top[i].token;
         logprobs[i] = sample->top[i].logprob;
     }
-    g->request->on_token(g->request->context, &(struct csgl_token){.id = sample->token,
-                                                                   .logprob = sample->logprob,
-                                                                   .n_top = sample->n_top,
-                                                                   .top_ids = ids,
-                                                                   .top_logprobs = logprobs});
+    l->request.on_token(l->request.context, &(struct csgl_token){.id = sample->token,
+                                                                 .logprob = sample->logprob,
+                                                                 .n_top = sample->n_top,
+                                                                 .top_ids = ids,
+                                                                 .top_logprobs = logprobs});
 }
 
-/* Hands out the text that is ready. False if the caller wants no more. */
-static bool hand_out(struct generation *g)
-{
-    bool goes_on = true;
-    if (g->ready.len && g->request->on_text)
-        goes_on = g->request->on_text(g->request->context, g->ready.data, g->ready.len) == 0;
-    str_clear(&g->ready);
-    return goes_on;
-}
-
-/* Adds a token's text. True when a stop string is complete. */
-static enum status add_text(struct generation *g, int32_t token, bool *is_stopped,
-                            struct error *error)
+static void add_text(struct live *l, const struct token_event *event)
 {
     struct detokenizer_piece piece;
-    enum status status = detokenizer_push(&g->detokenizer, token, &piece, error);
-    if (status != OK)
-        return status;
-    *is_stopped = stop_strings_push(&g->stop, piece.text, piece.len, &g->ready);
-    if (!*is_stopped && !(piece.flags & TOKEN_SPECIAL))
-        *is_stopped = stop_strings_push(&g->stop, piece.added, piece.added_len, &g->ready);
-    return OK;
-}
-
-/* The text's end: what the detokenizer and the stop strings held back. */
-static enum status flush_text(struct generation *g, struct error *error)
-{
-    struct detokenizer_piece piece;
-    enum status status = detokenizer_finish(&g->detokenizer, &piece, error);
-    if (status != OK)
-        return status;
-    if (!stop_strings_push(&g->stop, piece.text, piece.len, &g->ready))
-        stop_strings_finish(&g->stop, &g->ready);
-    hand_out(g);
-    return OK;
-}
-
-/* Draws tokens until one ends the answer. `finish` is CANCELLED unless something else happens. */
-static enum status decode(struct generation *g, struct error *error)
-{
-    struct csgl_session *s = g->session;
-    const struct text_model *text = &s->engine->text;
-    struct csgl_result *result = g->result;
-    bool is_stopped = false;
-    while (!is_cancelled(g)) {
-        struct sample sample;
-        enum status status = sample_token(g, &sample, error);
-        if (status != OK)
-            return status;
-        result->output_tokens++;
-        if (result->output_tokens == 1)
-            g->first_token = system_seconds();
-        report_token(g, &sample);
-        token_history_add(&s->history, sample.token, true);
-        if (!g->request->ignore_eos && text_model_is_eos(text, sample.token)) {
-            result->finish = CSGL_FINISH_STOP;
-            return flush_text(g, error);
-        }
-        status = add_text(g, sample.token, &is_stopped, error);
-        if (status != OK)
-            return status;
-        if (!hand_out(g))
-            return OK;
-        if (is_stopped) {
-            result->finish = CSGL_FINISH_STOP;
-            return OK;
-        }
-        if (result->output_tokens == g->max_tokens) {
-            result->finish = CSGL_FINISH_LENGTH;
-            return flush_text(g, error);
-        }
-        status = run_step(s, &sample.token, 1, WANT_LAST, error);
-        if (status != OK)
-            return status;
+    if (event->has_text) {
+        str_append(&l->text, event->text.data, event->text.n);
+    } else if (event->sample &&
+               detokenizer_push(&l->detokenizer, event->sample->token, &piece, NULL) == OK) {
+        str_append(&l->text, piece.text, piece.len);
+        if (!(piece.flags & TOKEN_SPECIAL))
+            str_append(&l->text, piece.added, piece.added_len);
     }
-    return flush_text(g, error);
+    if (event->finish != FINISH_NONE && detokenizer_finish(&l->detokenizer, &piece, NULL) == OK)
+        str_append(&l->text, piece.text, piece.len);
 }
 
-static enum status generate(struct generation *g, struct error *error)
+static void end_live(struct live *l, const struct token_event *event)
 {
-    struct csgl_session *s = g->session;
-    const struct csgl_request *r = g->request;
-    enum status status = read_params(g, error);
-    if (status == OK && r->n_stop > STOP_MAX_STRINGS)
-        status =
-            error_set(error, ERROR_LIMIT, "%zu stop strings were given; at most %d are possible",
-                      r->n_stop, STOP_MAX_STRINGS);
-    if (status == OK)
-        status = stop_strings_init(&g->stop, r->stop, (int)r->n_stop, error);
-    if (status == OK)
-        status = encode_prompt(g, error);
-    if (status != OK)
-        return status;
-    token_history_clear(&s->history);
-    for (size_t i = 0; i < g->prompt.n; i++)
-        token_history_add(&s->history, g->prompt.ids[i], false);
-    g->result->finish = CSGL_FINISH_CANCELLED;
-    status = prefill(g, error);
-    if (status == OK)
-        status = decode(g, error);
-    return status;
+    static const int finishes[] = {[FINISH_STOP] = CSGL_FINISH_STOP,
+                                   [FINISH_LENGTH] = CSGL_FINISH_LENGTH,
+                                   [FINISH_CANCELLED] = CSGL_FINISH_CANCELLED,
+                                   [FINISH_ERROR] = CSGL_FINISH_ERROR};
+    l->result = (struct csgl_result){.finish = finishes[event->finish],
+                                     .prompt_tokens = event->n_prompt,
+                                     .cached_tokens = event->n_cached,
+                                     .output_tokens = event->n_output,
+                                     .queue_seconds = event->queue_seconds,
+                                     .prefill_seconds = event->prefill_seconds,
+                                     .decode_seconds = event->decode_seconds};
+    if (event->error)
+        strncpy(l->result.error, event->error, sizeof l->result.error - 1);
+    l->is_done = true;
+    if (l->request.on_finish)
+        l->request.on_finish(l->request.context, &l->result);
+    if (l->request.on_text)
+        free_live(l);
 }
 
-int csgl_generate(struct csgl_session *session, const struct csgl_request *request,
-                  struct csgl_result *result, struct csgl_error *error)
+static void on_event(void *context, const struct token_event *event)
+{
+    struct csgl_engine *e = context;
+    struct live *l = find_live(e, event->uid);
+    if (!l)
+        return;
+    report_token(l, event->sample);
+    add_text(l, event);
+    hand_out(e, l);
+    if (event->finish != FINISH_NONE)
+        end_live(l, event);
+}
+
+int csgl_has_work(const struct csgl_engine *e)
+{
+    return scheduler_has_work(e->scheduler);
+}
+
+static void apply_cancels(struct csgl_engine *e)
+{
+    for (int i = 0; i < e->n_live; i++) {
+        struct live *l = &e->live[i];
+        if (l->id && !l->is_done && atomic_load(&l->cancelled) == l->id)
+            scheduler_cancel(e->scheduler, l->id);
+    }
+}
+
+int csgl_step(struct csgl_engine *e, struct csgl_error *error)
 {
     struct error inner = {0};
-    struct csgl_result unused;
-    struct generation g = {.session = session,
-                           .request = request,
-                           .result = result ? result : &unused,
-                           .start = system_seconds()};
-    *g.result = (struct csgl_result){0};
-    detokenizer_init(&g.detokenizer, session->engine->text.tokenizer);
-    enum status status = generate(&g, &inner);
-    double end = system_seconds();
-    if (g.first_token == 0.0)
-        g.first_token = end;
-    g.result->prefill_seconds = g.first_token - g.start;
-    g.result->decode_seconds = end - g.first_token;
-    atomic_store(&session->is_cancelled, 0);
-    detokenizer_done(&g.detokenizer);
-    stop_strings_done(&g.stop);
-    token_ids_done(&g.prompt);
-    str_done(&g.ready);
-    free(g.biases);
+    apply_cancels(e);
+    enum status status = scheduler_step(e->scheduler, &inner);
     return status == OK ? CSGL_OK : give(error, status, &inner);
+}
+
+/* The longest beginning of the text, at most `size` bytes, that ends between characters. */
+static size_t whole_characters(const struct str *text, size_t size)
+{
+    if (text->len <= size)
+        return text->len;
+    while (size > 0 && ((unsigned char)text->data[size] & 0xC0) == 0x80)
+        size--;
+    return size;
+}
+
+int csgl_poll(struct csgl_engine *e, csgl_id id, char *text, size_t size, size_t *bytes,
+              int *is_done, struct csgl_result *result, struct csgl_error *error)
+{
+    struct error inner = {0};
+    struct live *l = find_live(e, id);
+    *bytes = 0;
+    *is_done = 1;
+    if (!l || l->request.on_text) {
+        enum status status = error_set(&inner, ERROR_NOT_FOUND, "there is no request %llu to poll",
+                                       (unsigned long long)id);
+        return give(error, status, &inner);
+    }
+    *bytes = whole_characters(&l->text, size);
+    if (*bytes) {
+        memcpy(text, l->text.data, *bytes);
+        memmove(l->text.data, l->text.data + *bytes, l->text.len - *bytes);
+        l->text.len -= *bytes;
+    }
+    *is_done = l->is_done && l->text.len == 0;
+    if (*is_done) {
+        if (result)
+            *result = l->result;
+        free_live(l);
+    }
+    return CSGL_OK;
+}
+
+/* --- the short way ---------------------------------------------------------------------------- */
+
+struct waiting {
+    const struct csgl_request *request;
+    struct csgl_result result;
+    bool is_done;
+};
+
+static int pass_text(void *context, const char *text, size_t bytes)
+{
+    const struct csgl_request *r = ((struct waiting *)context)->request;
+    return r->on_text ? r->on_text(r->context, text, bytes) : 0;
+}
+
+static void pass_token(void *context, const struct csgl_token *token)
+{
+    const struct csgl_request *r = ((struct waiting *)context)->request;
+    if (r->on_token)
+        r->on_token(r->context, token);
+}
+
+static void note_finish(void *context, const struct csgl_result *result)
+{
+    struct waiting *w = context;
+    w->result = *result;
+    w->is_done = true;
+}
+
+int csgl_generate(struct csgl_engine *e, const struct csgl_request *request,
+                  struct csgl_result *result, struct csgl_error *error)
+{
+    struct waiting w = {.request = request};
+    struct csgl_request inner = *request;
+    csgl_id id;
+    inner.on_text = pass_text;
+    inner.on_token = pass_token;
+    inner.on_finish = note_finish;
+    inner.context = &w;
+    int status = csgl_submit(e, &inner, &id, error);
+    if (status == CSGL_OK && request->on_start)
+        request->on_start(request->context, id);
+    while (status == CSGL_OK && !w.is_done)
+        status = csgl_step(e, error);
+    if (status == CSGL_OK && result)
+        *result = w.result;
+    return status;
 }

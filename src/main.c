@@ -9,6 +9,7 @@ static const struct {
     command_run run;
     const char *about;
 } commands[] = {
+    {"serve", command_serve, "serve a model over an OpenAI-compatible API"},
     {"generate", command_generate, "continue a text or answer one message"},
     {"chat", command_chat, "talk with a model in the terminal"},
     {"bench_one_batch", command_bench_one_batch, "time prefill and decode of one batch"},

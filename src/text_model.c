@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { CONFIG_MAX_BYTES = 64 << 20, TEMPLATE_MAX_BYTES = 4 << 20, TREE_MAX_BYTES = 512 << 20 };
@@ -58,12 +59,22 @@ static enum status compile(struct chat_template **out, const char *source, size_
     return status == OK ? OK : error_prefix(error, "%s", name);
 }
 
-static enum status compile_file(struct chat_template **out, const char *path, struct error *error)
+/* Compiles the template that answers are chosen a parser by, and keeps its source. */
+static enum status set_template(struct text_model *text, const char *source, size_t len,
+                                const char *name, struct error *error)
+{
+    text->template_source = strndup(source, len);
+    if (!text->template_source)
+        return error_memory(error, len);
+    return compile(&text->chat_template, source, len, name, error);
+}
+
+static enum status read_template(struct text_model *text, const char *path, struct error *error)
 {
     struct str source = {0};
     enum status status = file_read(path, TEMPLATE_MAX_BYTES, &source, error);
     if (status == OK)
-        status = compile(out, str_z(&source), source.len, path, error);
+        status = set_template(text, str_z(&source), source.len, path, error);
     str_done(&source);
     return status;
 }
@@ -91,8 +102,8 @@ static enum status read_gguf(struct text_model *text, const struct checkpoint *c
     add_token(text, "bos_token", v.bos_id);
     add_token(text, "eos_token", v.eos_id);
     if (wants_template && v.chat_template)
-        status = compile(&text->chat_template, v.chat_template, strlen(v.chat_template),
-                         checkpoint_path(checkpoint), error);
+        status = set_template(text, v.chat_template, strlen(v.chat_template),
+                              checkpoint_path(checkpoint), error);
     return status;
 }
 
@@ -105,12 +116,31 @@ static enum status read_templates(struct text_model *text, const struct json *co
         return OK;
     if (chat_template_find(config, false, &source, &len, error) != OK)
         source = NULL; /* a list may have a template for tools alone */
-    enum status status = source ? compile(&text->chat_template, source, len, path, error) : OK;
+    enum status status = source ? set_template(text, source, len, path, error) : OK;
     if (status == OK)
         status = chat_template_find(config, true, &tool_source, &len, error);
     if (status == OK && tool_source != source)
         status = compile(&text->tool_template, tool_source, len, path, error);
     return status;
+}
+
+/* An object with the one key that says how answers are taken apart. */
+static enum status keep_response_config(struct text_model *text, const struct json *config,
+                                        struct error *error)
+{
+    static const char *const keys[] = {"response_template", "response_schema"};
+    struct str source = {0};
+    for (int i = 0; i < 2; i++) {
+        const struct json *value = json_get(config, keys[i]);
+        if (json_is_null(value))
+            continue;
+        str_printf(&source, "{\"%s\": ", keys[i]);
+        json_write(&source, value);
+        str_append_char(&source, '}');
+        text->response_config = source.data; /* kept: the string's memory */
+        return source.failed ? error_memory(error, source.len) : OK;
+    }
+    return OK;
 }
 
 static enum status read_tokenizer_config(struct text_model *text, const char *path,
@@ -122,8 +152,10 @@ static enum status read_tokenizer_config(struct text_model *text, const char *pa
     enum status status = file_read(path, CONFIG_MAX_BYTES, &data, error);
     if (status == OK && json_parse(&text->arena, str_z(&data), data.len, &config, error) != OK)
         status = error_prefix(error, "%s", path);
-    if (status == OK)
+    if (status == OK) {
         text->n_tokens = chat_tokens_read(&config, text->tokens);
+        status = keep_response_config(text, &config, error);
+    }
     if (status == OK && wants_template)
         status = read_templates(text, &config, path, error);
     str_done(&data);
@@ -141,7 +173,7 @@ static enum status read_folder(struct text_model *text, const struct checkpoint 
         goto out;
     path_join(&path, folder, "chat_template.jinja");
     if (wants_template && file_exists(str_z(&path))) {
-        status = compile_file(&text->chat_template, str_z(&path), error);
+        status = read_template(text, str_z(&path), error);
         wants_template = false;
     }
     path_join(&path, folder, "tokenizer_config.json");
@@ -177,7 +209,7 @@ enum status text_model_open(struct text_model *text, const struct checkpoint *ch
                              ? read_gguf(text, checkpoint, wants_template, error)
                              : read_folder(text, checkpoint, wants_template, error);
     if (status == OK && template_path)
-        status = compile_file(&text->chat_template, template_path, error);
+        status = read_template(text, template_path, error);
     if (status == OK) {
         const struct json *generation = checkpoint_generation_config(checkpoint);
         const struct json *ids = json_get(generation, "eos_token_id");
@@ -200,6 +232,8 @@ void text_model_done(struct text_model *text)
     tokenizer_free(text->tokenizer);
     chat_template_free(text->chat_template);
     chat_template_free(text->tool_template);
+    free(text->template_source);
+    free(text->response_config);
     arena_done(&text->arena);
     *text = (struct text_model){0};
 }

@@ -14,7 +14,9 @@ struct text_model {
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the model has none */
     struct chat_template *tool_template; /* used when tools are given; NULL: chat_template */
-    struct arena arena;                  /* the special tokens' text */
+    char *template_source;               /* of chat_template; for choosing an output parser */
+    char *response_config; /* JSON object of response_template or response_schema; NULL: none */
+    struct arena arena;    /* the special tokens' text */
     struct chat_token tokens[CHAT_MAX_TOKENS];
     size_t n_tokens;
     int32_t n_eos;

@@ -1,17 +1,18 @@
 """Compares the speed of csgl and llama.cpp on one GGUF file, run by run, on the same machine.
 
     python tools/compare_llama_cpp.py --model FILE.gguf [--csgl build/csgl] [--threads 2] [--repeats 5]
-        [--input-len 512] [--output-len 128] [--json]
+        [--input-len 512] [--output-len 128] [--flash-attention on off] [--json]
 
 Needs numpy and llama-cpp-python, built from source for this machine (CMAKE_ARGS="-DGGML_NATIVE=ON", pip's
 --no-binary llama-cpp-python); GCC before 13 miscompiles its AMX kernels unless amxtileintrin.h is given memory
-clobbers. llama.cpp runs in this process with its defaults, n_batch = n_ubatch = the prompt's length; csgl runs as
+clobbers. llama.cpp runs in this process with its defaults, n_batch = n_ubatch = the prompt's length, once with and once
+without flash attention (on CPUs the one is faster in prefill, the other in decode); csgl runs as
 
     csgl bench_one_batch --model-path FILE.gguf --input-len 512 --output-len 128 --threads 2 --json
 
 and prints one line with prefill_tokens_per_s and decode_tokens_per_s. Both decode one token a step after the prompt,
 and each warms up once. A run of one is followed by a run of the other, so that a change in the machine's speed
-meets both; the table has the medians and the median of the paired ratios (above 1: csgl is faster). Without --csgl
+meets both; the table has the medians and the medians of the paired ratios (above 1: csgl is faster). Without --csgl
 only llama.cpp is measured. Both spin at barriers: on a machine with other work the numbers mean nothing.
 """
 
@@ -27,6 +28,7 @@ import llama_cpp
 import numpy as np
 
 PHASES = ("prefill_tokens_per_s", "decode_tokens_per_s")
+FLASH_ATTENTION = {"on": 1, "off": 0, "auto": -1}  # enum llama_flash_attn_type
 PAUSE_S = 0.3  # lets the worker threads of the run before go to sleep
 
 
@@ -38,7 +40,7 @@ def ignore_log(level, text, user_data):
 class LlamaCpp:
     """One model and one context; measure() may be called any number of times."""
 
-    def __init__(self, path, threads, input_len, output_len):
+    def __init__(self, path, threads, input_len, output_len, flash_attention):
         llama_cpp.llama_log_set(ignore_log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         model_parameters = llama_cpp.llama_model_default_params()
@@ -50,6 +52,7 @@ class LlamaCpp:
         parameters.n_ctx = -(-(input_len + output_len) // 256) * 256
         parameters.n_batch = parameters.n_ubatch = input_len
         parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.flash_attn_type = FLASH_ATTENTION[flash_attention]
         self.context = llama_cpp.llama_init_from_model(self.model, parameters)
         if not self.context:
             raise SystemExit(f"llama.cpp cannot make a context of {parameters.n_ctx} tokens")
@@ -115,28 +118,34 @@ def measure_in_turn(engines, repeats):
     return results
 
 
-def summarize(results):
-    """Medians for each engine and phase, and for each phase the median of the paired ratios csgl / llama.cpp."""
-    summary = {name: {phase: statistics.median(run[phase] for run in runs) for phase in PHASES}
-               for name, runs in results.items()}
-    if "csgl" in results:
-        summary["ratio"] = {
-            phase: statistics.median(
-                ours[phase] / theirs[phase] for ours, theirs in zip(results["csgl"], results["llama.cpp"]))
-            for phase in PHASES}
-    return summary
+def medians(runs):
+    return {phase: statistics.median(run[phase] for run in runs) for phase in PHASES}
 
 
-def print_table(results, summary):
-    print(f"{'':12}{'prefill tok/s':>16}{'(min-max)':>20}{'decode tok/s':>16}{'(min-max)':>20}")
+def paired_ratios(results):
+    """For each llama.cpp engine the ratios csgl / llama.cpp, run by run; empty when csgl was not measured."""
+    if "csgl" not in results:
+        return {}
+    return {name: [{phase: ours[phase] / theirs[phase] for phase in PHASES}
+                   for ours, theirs in zip(results["csgl"], runs)]
+            for name, runs in results.items() if name != "csgl"}
+
+
+def print_table(results):
+    print(f"{'':30}{'prefill tok/s':>16}{'(min-max)':>20}{'decode tok/s':>16}{'(min-max)':>20}")
     for name, runs in results.items():
-        line = f"{name:12}"
-        for phase in PHASES:
-            speeds = [run[phase] for run in runs]
-            line += f"{summary[name][phase]:16.1f}{f'({min(speeds):.1f}-{max(speeds):.1f})':>20}"
-        print(line)
-    if "ratio" in summary:
-        print(f"{'ratio':12}" + "".join(f"{summary['ratio'][phase]:16.3f}{'':20}" for phase in PHASES))
+        print_row(name, runs, 1)
+    for name, runs in paired_ratios(results).items():
+        print_row(f"csgl / {name}", runs, 3)
+
+
+def print_row(name, runs, digits):
+    line = f"{name:30}"
+    for phase, median in medians(runs).items():
+        values = [run[phase] for run in runs]
+        extent = f"({min(values):.{digits}f}-{max(values):.{digits}f})"
+        line += f"{median:16.{digits}f}{extent:>20}"
+    print(line)
 
 
 def main():
@@ -147,24 +156,28 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--input-len", type=int, default=512)
     parser.add_argument("--output-len", type=int, default=128)
+    parser.add_argument("--flash-attention", nargs="+", choices=FLASH_ATTENTION, default=["on", "off"],
+                        help="settings of llama.cpp to measure, each by itself")
     parser.add_argument("--json", action="store_true", help="print one JSON line with every run")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     shape = (arguments.threads, arguments.input_len, arguments.output_len)
-    engines = {"llama.cpp": LlamaCpp(arguments.model, *shape)}
+    engines = {f"llama.cpp, flash {setting}": LlamaCpp(arguments.model, *shape, setting)
+               for setting in arguments.flash_attention}
     if arguments.csgl:
         engines["csgl"] = Csgl(arguments.csgl, arguments.model, *shape)
     results = measure_in_turn(engines, arguments.repeats)
-    summary = summarize(results)
     system = llama_cpp.llama_print_system_info().decode().strip(" |\n")
     if arguments.json:
-        print(json.dumps({"llama_cpp_version": llama_cpp.__version__, "system": system, "load": load, "summary": summary,
-                          "runs": results}))
+        print(json.dumps({
+            "llama_cpp_version": llama_cpp.__version__, "system": system, "load": load, "runs": results,
+            "medians": {name: medians(runs) for name, runs in results.items()},
+            "ratios": {name: medians(runs) for name, runs in paired_ratios(results).items()}}))
         return
     print(f"llama-cpp-python {llama_cpp.__version__}: {system}")
     print(f"{arguments.threads} threads, {arguments.input_len} tokens of prompt, {arguments.output_len} decoded, "
           f"{arguments.repeats} repeats, medians; load average at the start {load:.2f}")
-    print_table(results, summary)
+    print_table(results)
 
 
 if __name__ == "__main__":

@@ -123,8 +123,6 @@ GGUF_MODELS = {
     "gguf_bf16": (Qwen3Config, {"num_key_value_heads": 1, "tie_word_embeddings": True}, "BF16"),
     "gguf_q4_0": (LlamaConfig, {**GGUF_LLAMA, "attention_bias": True, "mlp_bias": True}, "Q4_0"),
     "gguf_q4_1": (Qwen2Config, {"head_dim": None, "num_key_value_heads": 1, "tie_word_embeddings": True}, "Q4_1"),
-    "gguf_q5_0": (LlamaConfig, {"num_key_value_heads": 1, "tie_word_embeddings": True}, "Q5_0"),
-    "gguf_q5_1": (Qwen3Config, {"num_key_value_heads": 1}, "Q5_1"),
     "gguf_q8_0": (Qwen3Config, {"num_key_value_heads": 1}, "Q8_0"),
     "gguf_q4_k": (LlamaConfig, GGUF_WIDE, "Q4_K"),
     "gguf_q6_k": (LlamaConfig, {**GGUF_WIDE, "intermediate_size": 256, "tie_word_embeddings": True}, "Q6_K"),

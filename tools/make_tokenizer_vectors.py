@@ -7,10 +7,10 @@ missing keeps its vectors as they are. `--smollm2-gguf FILE` first writes DIR/sm
 vocabulary of a GGUF file (needs the `gguf` package).
 
 texts.bin:  "CSGLTXT1", n, then n times: bytes, the text (which need not be UTF-8).
-NAME.vec:   "CSGLVEC1", blocks, the hash of each block of the sweep; n, then n times: index of the text, flags of
-            encoder.h, ids, each id, the hash of their text with and without special tokens.
-Numbers are LEB128, hashes 64-bit FNV-1a, little endian. The sweep takes every character through a few contexts
-(see sweep_text), 1024 characters a block.
+NAME.vec:   "CSGLVEC1", blocks, then for each block of the sweep its number and hash; n, then n times: index of the text,
+            flags of encoder.h, ids, each id, the hash of their text with and without special tokens.
+Numbers are LEB128; a hash is the CRC-32 of ids (32 bits each) or of bytes, little endian. The sweep takes every
+character of the planes that have any through a few contexts (see sweep_text), 1024 characters a block.
 """
 
 import argparse
@@ -18,6 +18,8 @@ import json
 import lzma
 import pathlib
 import random
+import struct
+import zlib
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -68,7 +70,7 @@ ODDITIES = [
     "👍🏽 👨‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷 ☺️", "ﬁ ﬀ ǅ ǆ Ǆ ʰ ª º ß ẞ İ ı", "AbcDEFghi ABCdef aBC ABc ǅungla HÉllo ÀÉÎõü Ωmega ʼn", "日本語ABCかなDEF 한글abc",
     "!!! ?!? ... --- === /// //a //\n /\n\n ;;\r\n", " !\n \"\n", "a/b/c //x\n/", "\u0300\u0301\u0302", "क्षि ක්‍ෂ م\u064e\u0651", "<|im_end|>", "<|im_start|>user\nhi<|im_end|>\n",
     "<|endoftext|><|endoftext|>", "x<|endoftext|>y", "<think>\n\n</think>\n\n<tool_call>{}</tool_call>", "<|im_end", "<|im_<|im_end|>", " <|endofprompt|> ",
-    "[BOS] [bos] [STRIP]  x   [STRIP]", "a[STRIP]b [STRIP]\n\n\u3000[STRIP] ", "word wordy sword word. (word) wor_word word1 é_word e\u0301word", "cafe\u0301 café CAFÉ", "long longer longest", "[A][AB][ABC][ABCD", "  [LEFT]  [RIGHT]  ", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "[BOS] [bos] [STRIP]  x   [STRIP]", "a[STRIP]b [STRIP]\n\n\u3000[STRIP] ", "word wordy sword word. (word) wor_word word1 é_word e\u0301word", "cafe\u0301 café \u212aelvin Kelvin kelvin", "long longer longest", "[A][AB][ABC][ABCD", "  [LEFT]  [RIGHT]  ", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ]
 
 
@@ -86,15 +88,15 @@ def corpus():
     words = [w for t in PROSE + CODE + ODDITIES for w in t.split(" ")]
     gaps = ["", "", " ", " ", "  ", "\n", "\r\n", "\t", " \n\n", "\u00a0", "\u0085"]
     interesting = [c for c in "aAbBzZsStT'\"!/.-_ \t\n\r1289éÉßſʰªǅʼ你日かア가\u1100\u1161\u11a8\u0301\u0316\u0345\u0f71\u0f72\u200b\u200d\u00a0\u0085½٣\U0001f44d\U0001f3fd"]
-    for _ in range(500):
+    for _ in range(300):
         n = chance.choice([1, 2, 3, 5, 8, 13, 30])
         texts.append("".join(chance.choice(words) + chance.choice(gaps) for _ in range(n)).encode())
-    for _ in range(500):
+    for _ in range(400):
         texts.append("".join(chance.choice(interesting) for _ in range(chance.choice([1, 2, 3, 4, 6, 10, 40]))).encode())
-    for _ in range(200):
+    for _ in range(150):
         points = [chance.randrange(0x20, chance.choice([0x250, 0x3000, 0x20000, 0x110000])) for _ in range(12)]
         texts.append("".join(chr(c) for c in points if not 0xD800 <= c < 0xE000).encode())
-    for _ in range(200):
+    for _ in range(150):
         texts.append(chance.randbytes(chance.choice([1, 2, 3, 4, 7, 20, 60])))
     for _ in range(100):
         broken = bytearray("".join(chance.choice(words) for _ in range(4)).encode() or b"x")
@@ -102,7 +104,7 @@ def corpus():
             broken[chance.randrange(len(broken))] = chance.randrange(256)
         texts.append(bytes(broken))
     for unit in ("a", "ab", " ", "\n", "é", "的", "aB", "hello", "-", "\u0301"):
-        texts.append((unit * 700).encode())
+        texts.append((unit * 400).encode())
     return texts
 
 
@@ -115,23 +117,26 @@ def leb128(value):
     return bytes(out)
 
 
-def fnv1a(data):
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return value.to_bytes(8, "little")
+def hash_bytes(data):
+    return struct.pack("<I", zlib.crc32(data))
 
 
 def hash_ids(ids):
-    return fnv1a(b"".join(i.to_bytes(4, "little") for i in ids))
+    return hash_bytes(struct.pack(f"<{len(ids)}I", *ids))
+
+
+def sweep_blocks():
+    """Planes 0 to 3 and 14, and the last characters of all."""
+    total = 0x110000 // SWEEP_BLOCK
+    return [b for b in range(total) if b * SWEEP_BLOCK >> 16 in (0, 1, 2, 3, 14) or b == total - 1]
 
 
 def write_vectors(path, tokenizer, texts):
     out = bytearray(b"CSGLVEC1")
-    blocks = 0x110000 // SWEEP_BLOCK
-    out += leb128(blocks)
-    for block in range(blocks):
-        out += hash_ids(tokenizer.encode(sweep_text(block), add_special_tokens=False).ids)
+    blocks = sweep_blocks()
+    out += leb128(len(blocks))
+    for block in blocks:
+        out += leb128(block) + hash_ids(tokenizer.encode(sweep_text(block), add_special_tokens=False).ids)
     encodings = []
     for index, raw in enumerate(texts):
         text = raw.decode("utf-8", "replace")
@@ -147,7 +152,7 @@ def write_vectors(path, tokenizer, texts):
     for index, flags, ids in encodings:
         out += leb128(index) + leb128(flags) + leb128(len(ids)) + b"".join(map(leb128, ids))
         for skip in (False, True):
-            out += fnv1a(tokenizer.decode(ids, skip_special_tokens=skip).encode())
+            out += hash_bytes(tokenizer.decode(ids, skip_special_tokens=skip).encode())
     path.write_bytes(out)
     print(f"{path}: {len(encodings)} encodings, {len(out)} bytes")
 
@@ -168,6 +173,18 @@ def train(pre_tokenizer, normalizer, added, size, model=None):
     return tokenizer
 
 
+def renumber(tree):
+    """Ids without holes after a change of the vocabulary, the added tokens behind it as the package numbers them."""
+    vocabulary = tree["model"]["vocab"]
+    tree["model"]["vocab"] = {t: i for i, t in enumerate(sorted(vocabulary, key=vocabulary.get))}
+    for i, token in enumerate(tree["added_tokens"]):
+        token["id"] = len(vocabulary) + i
+    ids = {token["content"]: token["id"] for token in tree["added_tokens"]}
+    for processor in (tree["post_processor"] or {}).get("processors", []):
+        for name, special in processor.get("special_tokens", {}).items():
+            special["ids"] = [ids[name]]
+
+
 def isolated(pattern):
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
@@ -181,7 +198,7 @@ def small_tokenizers():
         AddedToken("[LEFT]", lstrip=True, normalized=False, special=True),
         AddedToken("[RIGHT]", rstrip=True, normalized=False),
         AddedToken("word", single_word=True, normalized=False),
-        AddedToken("cafe\u0301", normalized=True),
+        AddedToken("\u212aelvin", normalized=True),
         AddedToken("long", normalized=True, single_word=True),
     ]
 
@@ -200,8 +217,8 @@ def small_tokenizers():
     tree = json.loads(llama.to_str())
     # A token that no merge makes comes out only because merges are ignored for whole pieces.
     tree["model"]["ignore_merges"] = True
-    tree["model"]["vocab"]["Ġferries"] = max(max(tree["model"]["vocab"].values()), max(t["id"] for t in tree["added_tokens"])) + 1
-    tree["model"]["vocab"]["ferry"] = tree["model"]["vocab"]["Ġferries"] + 1
+    tree["model"]["vocab"] |= {"Ġferries": 900, "ferry": 901}
+    renumber(tree)
     yield "small_llama3", tree
 
     o200k = train(pre_tokenizers.Sequence([isolated(O200K), byte_level()]), None, special, 500)
@@ -226,7 +243,8 @@ def small_tokenizers():
     tree = json.loads(mixed.to_str())
     used = {t for pair in tree["model"]["merges"] for t in (*pair, "".join(pair))}
     tree["model"]["vocab"] = {t: i for t, i in tree["model"]["vocab"].items() if len(t) > 1 or t in used or t.isascii()}
-    tree["model"]["vocab"]["<unk>"] = 449
+    tree["model"]["vocab"]["<unk>"] = 900
+    renumber(tree)
     tree["model"]["unk_token"] = "<unk>"
     for fuse in (False, True):
         tree["model"]["fuse_unk"] = fuse
@@ -269,6 +287,7 @@ def main():
     parser = argparse.ArgumentParser(description="Generate the tokenizer's test vectors.")
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("."), help="folder of the real tokenizers")
     parser.add_argument("--smollm2-gguf", help="GGUF file to take SmolLM2's vocabulary from")
+    parser.add_argument("--only", nargs="*", help="write only the tokenizers of these names")
     parser.add_argument("output", type=pathlib.Path)
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -282,9 +301,13 @@ def main():
     packed = b"CSGLTXT1" + leb128(len(texts)) + b"".join(leb128(len(t)) + t for t in texts)
     (arguments.output / "texts.bin").write_bytes(packed)
     for name, tree in small_tokenizers():
+        if arguments.only and name not in arguments.only:
+            continue
         (arguments.output / f"{name}.json").write_text(json.dumps(tree, ensure_ascii=False, separators=(",", ":")))
         write_vectors(arguments.output / f"{name}.vec", Tokenizer.from_str(json.dumps(tree)), texts)
     for name in ("qwen3", "smollm2", "gpt-oss"):
+        if arguments.only and name not in arguments.only:
+            continue
         text = read_real(arguments.data / name)
         if text:
             write_vectors(arguments.output / f"{name}.vec", Tokenizer.from_str(text), texts)

@@ -91,6 +91,11 @@ static enum status set_value(const struct option *option, const char *text, stru
         return add_string(option->value, OPTION_MAX_STRINGS, text, option->name, error);
     case OPTION_CHOICE:
         return parse_choice(option, text, error);
+    case OPTION_REFUSED:
+        return strcmp(text, option->argument) == 0
+                   ? OK
+                   : error_set(error, ERROR_UNSUPPORTED, "%s %s is not supported: %s", option->name,
+                               text, option->help);
     default:
         status = parse_number(option, text, &number, error);
         if (status != OK)
@@ -113,6 +118,9 @@ static enum status parse_option(struct command_line *line, int argc, char **argv
     if (status != OK)
         return status;
     bool has_value = argument[name_length(argument)] == '=';
+    if (option->type == OPTION_REFUSED && !option->argument)
+        return error_set(error, ERROR_UNSUPPORTED, "%s is not supported: %s", option->name,
+                         option->help);
     if (option->type == OPTION_FLAG) {
         if (has_value)
             return error_set(error, ERROR_INVALID, "%s takes no value", option->name);
@@ -184,6 +192,8 @@ void options_print_help(const struct command_line *line, FILE *out)
     for (int i = 0; i < line->n_options; i++) {
         const struct option *option = &line->options[i];
         char head[96];
+        if (!option->help || option->type == OPTION_REFUSED)
+            continue;
         snprintf(head, sizeof head, "%s%s%s%s%s", option->name, option->alias ? ", " : "",
                  option->alias ? option->alias : "", option->argument ? " " : "",
                  option->argument ? option->argument : "");

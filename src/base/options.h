@@ -14,7 +14,9 @@ enum option_type {
     OPTION_STRINGS, /* struct option_strings *: may be repeated */
     OPTION_INT,     /* int * */
     OPTION_NUMBER,  /* double * */
-    OPTION_CHOICE   /* int *: index into the words of `argument`, "auto|float|int8" */
+    OPTION_CHOICE,  /* int *: index into the words of `argument`, "auto|float|int8" */
+    OPTION_REFUSED  /* known elsewhere and not here: `help` says why. `argument` is the one value
+                       that asks  for nothing and is accepted, or NULL. Not listed by --help. */
 };
 
 enum { OPTION_MAX_STRINGS = 16 };
@@ -31,7 +33,7 @@ struct option {
     void *value;          /* written when the option is given; holds the default before */
     const char *argument; /* for --help: "PATH", or a CHOICE's words */
     double min, max;      /* INT and NUMBER */
-    const char *help;
+    const char *help;     /* NULL: not listed */
 };
 
 /* What a command takes. */

@@ -1,4 +1,4 @@
-/* csgl chat: a conversation in the terminal. The session keeps its cache from turn to turn. */
+/* csgl chat: a conversation in the terminal. The prefix tree keeps what earlier turns computed. */
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
@@ -15,19 +15,25 @@ struct chat {
     struct sampling_options sampling;
     const char *system;
     struct csgl_engine *engine;
-    struct csgl_session *session;
     struct str messages; /* a JSON array without its closing bracket */
     struct str answer;
 };
 
-/* The session that Ctrl-C cancels while an answer is being written; NULL at the prompt. */
-static struct csgl_session *volatile answering_session;
+/* What Ctrl-C cancels while an answer is being written: written before the handler is installed,
+ * and the id 0 at the prompt, which csgl_cancel passes over. */
+static struct csgl_engine *answering_engine;
+static _Atomic csgl_id answering_id;
 
 static void on_interrupt(int signal)
 {
     (void)signal;
-    if (answering_session)
-        csgl_cancel(answering_session);
+    csgl_cancel(answering_engine, answering_id);
+}
+
+static void on_start(void *context, csgl_id id)
+{
+    (void)context;
+    answering_id = id;
 }
 
 static void add_message(struct chat *chat, const char *role, const char *text, size_t len)
@@ -69,11 +75,11 @@ static void answer(struct chat *chat, const char *text, size_t len)
     str_append_char(&chat->messages, ']');
     request.messages_json = str_z(&chat->messages);
     request.on_text = on_text;
+    request.on_start = on_start;
     request.context = chat;
     str_clear(&chat->answer);
-    answering_session = chat->session;
-    int status = csgl_generate(chat->session, &request, &result, &error);
-    answering_session = NULL;
+    int status = csgl_generate(chat->engine, &request, &result, &error);
+    answering_id = 0;
     putchar('\n');
     chat->messages.len = status == CSGL_OK ? length : length_before;
     chat->messages.data[chat->messages.len] = '\0';
@@ -82,6 +88,8 @@ static void answer(struct chat *chat, const char *text, size_t len)
         return;
     }
     add_message(chat, "assistant", str_z(&chat->answer), chat->answer.len);
+    if (result.finish == CSGL_FINISH_ERROR)
+        log_error("%s", result.error);
     if (result.finish == CSGL_FINISH_LENGTH)
         log_info("the answer ends at its limit of tokens; /reset makes room");
 }
@@ -121,23 +129,18 @@ static void converse(struct chat *chat)
 
 static int run(struct chat *chat)
 {
-    struct csgl_error error;
     double load_seconds;
-    int exit_status = open_model(&chat->engine, &chat->model, 1, &load_seconds);
+    int exit_status = open_model(&chat->engine, &chat->model, &load_seconds);
     if (exit_status)
         return exit_status;
-    if (csgl_session_open(&chat->session, chat->engine, &error) != CSGL_OK) {
-        exit_status = print_error(&error);
-    } else {
-        struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline returns */
-        sigaction(SIGINT, &action, NULL);
-        reset(chat);
-        converse(chat);
-        signal(SIGINT, SIG_DFL);
-    }
-    csgl_session_close(chat->session);
+    struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline returns */
+    answering_engine = chat->engine;
+    sigaction(SIGINT, &action, NULL);
+    reset(chat);
+    converse(chat);
+    signal(SIGINT, SIG_DFL);
     csgl_close(chat->engine);
-    return exit_status;
+    return 0;
 }
 
 int command_chat(int argc, char **argv)

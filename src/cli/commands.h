@@ -6,6 +6,7 @@
  * an error that was printed, 2 for a wrong command line. */
 typedef int (*command_run)(int argc, char **argv);
 
+int command_serve(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_bench_one_batch(int argc, char **argv);

@@ -59,8 +59,12 @@ static void show_progress(void *context, double done)
     fflush(stderr);
 }
 
-int open_model(struct csgl_engine **engine, const struct model_options *options, int max_sessions,
-               double *seconds)
+progress_function progress_if_terminal(void)
+{
+    return isatty(STDERR_FILENO) ? show_progress : NULL;
+}
+
+int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds)
 {
     if (!options->model_path) {
         log_error("--model-path is missing: a model folder or a .gguf file");
@@ -75,13 +79,11 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;
-    config.max_sessions = max_sessions;
     config.context_length = options->context_length;
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;
     config.kv_cache_gb = options->kv_cache_gb;
-    if (isatty(STDERR_FILENO) && !options->is_quiet)
-        config.on_progress = show_progress;
+    config.on_progress = options->is_quiet ? NULL : progress_if_terminal();
     struct csgl_error error;
     double start = system_seconds();
     int status = csgl_open(engine, &config, &error);

@@ -151,8 +151,11 @@ int command_line_parse(struct command_line *line, int argc, char **argv);
 
 /* Opens the model, with a progress bar when stderr is a terminal. On an error prints it and returns
  * 1, otherwise 0; `seconds` is the time it took. */
-int open_model(struct csgl_engine **engine, const struct model_options *options, int max_sessions,
-               double *seconds);
+int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds);
+
+/* A progress bar on stderr when that is a terminal, else NULL. */
+typedef void (*progress_function)(void *context, double done);
+progress_function progress_if_terminal(void);
 
 /* Puts the options into a request. `biases` is memory for the request's life. */
 struct parsed_biases {

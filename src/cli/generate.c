@@ -20,13 +20,21 @@ struct generate {
     struct str prompt, messages, answer, tokens;
 };
 
-/* The session that Ctrl-C cancels: written before the handler is installed. */
-static struct csgl_session *interrupted_session;
+/* What Ctrl-C cancels: written before the handler is installed. */
+static struct csgl_engine *running_engine;
+static csgl_id running_id;
 
 static void on_interrupt(int signal)
 {
     (void)signal;
-    csgl_cancel(interrupted_session);
+    csgl_cancel(running_engine, running_id);
+}
+
+static void on_start(void *context, csgl_id id)
+{
+    (void)context;
+    running_id = id;
+    signal(SIGINT, on_interrupt);
 }
 
 static int on_text(void *context, const char *text, size_t bytes)
@@ -94,6 +102,7 @@ static void make_request(struct generate *g, struct csgl_request *request)
     }
     request->n_logprobs = g->logprobs;
     request->on_text = on_text;
+    request->on_start = on_start;
     request->on_token = g->is_json ? on_token : NULL;
     request->context = g;
 }
@@ -105,7 +114,7 @@ static double rate(int n, double seconds)
 
 static void print_json(const struct generate *g, const struct csgl_result *r, double load_seconds)
 {
-    static const char *const reasons[] = {"stop", "length", "cancelled"};
+    static const char *const reasons[] = {"stop", "length", "cancelled", "error"};
     struct str out = {0};
     str_append_z(&out, "{\"text\": ");
     json_write_string(&out, str_z(&g->answer), g->answer.len);
@@ -134,36 +143,37 @@ static void print_timings(const struct csgl_result *r, double load_seconds)
         (double)system_peak_memory() / (1024.0 * 1024.0));
 }
 
-static int generate(struct generate *g, struct csgl_request *request)
+static void print_result(const struct generate *g, const struct csgl_result *result,
+                         double load_seconds)
 {
-    struct csgl_engine *engine = NULL;
-    struct csgl_session *session = NULL;
-    struct csgl_error error;
-    struct csgl_result result;
-    double load_seconds;
-    int exit_status = open_model(&engine, &g->model, 1, &load_seconds);
-    if (exit_status)
-        return exit_status;
-    if (csgl_session_open(&session, engine, &error) != CSGL_OK) {
-        exit_status = print_error(&error);
-        goto out;
-    }
-    interrupted_session = session;
-    signal(SIGINT, on_interrupt);
-    signal(SIGPIPE, SIG_IGN);
-    if (csgl_generate(session, request, &result, &error) != CSGL_OK) {
-        exit_status = print_error(&error);
-        goto out;
-    }
     if (g->is_json)
-        print_json(g, &result, load_seconds);
+        print_json(g, result, load_seconds);
     else
         putchar('\n');
     if (!g->model.is_quiet)
-        print_timings(&result, load_seconds);
-out:
+        print_timings(result, load_seconds);
+}
+
+static int generate(struct generate *g, struct csgl_request *request)
+{
+    struct csgl_engine *engine = NULL;
+    struct csgl_error error;
+    struct csgl_result result;
+    double load_seconds;
+    int exit_status = open_model(&engine, &g->model, &load_seconds);
+    if (exit_status)
+        return exit_status;
+    running_engine = engine;
+    signal(SIGPIPE, SIG_IGN);
+    if (csgl_generate(engine, request, &result, &error) != CSGL_OK) {
+        exit_status = print_error(&error);
+    } else if (result.finish == CSGL_FINISH_ERROR) {
+        log_error("%s", result.error);
+        exit_status = 1;
+    } else {
+        print_result(g, &result, load_seconds);
+    }
     signal(SIGINT, SIG_DFL);
-    csgl_session_close(session);
     csgl_close(engine);
     return exit_status;
 }

@@ -34,7 +34,8 @@ static enum status make_plan(struct engine *e, const struct checkpoint *checkpoi
 static enum status make_cache(struct engine *e, struct error *error)
 {
     const struct memory_plan *p = &e->plan;
-    struct kv_cache_spec spec = {.page_size = p->layout.page_size,
+    struct kv_cache_spec spec = {.type = e->request.cache_type,
+                                 .page_size = p->layout.page_size,
                                  .n_rows = e->request.max_running,
                                  .max_length = p->context_length,
                                  .n_groups = p->n_groups};

@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "base/system.h"
-#include "kvcache/kv_cache.h"
 
 static const double mib = 1.0 / (1024.0 * 1024.0);
 
@@ -44,6 +43,7 @@ static enum status plan_kv(struct memory_plan *p, const struct model *model,
     int32_t wanted = is_given ? r->context_length : model->max_positions;
     uint64_t kv_room = r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room;
     p->context_length = longest_context(p, model, r, wanted, kv_room);
+    count_pages(p, model, r, p->context_length, 1);
     if (p->context_length < (is_given ? wanted : 1)) {
         uint64_t need = count_pages(p, model, r, wanted, 1);
         return error_set(
@@ -52,6 +52,24 @@ static enum status plan_kv(struct memory_plan *p, const struct model *model,
             "left; lower --context-length, raise --memory-ratio or --kv-cache-gb, or "
             "choose a narrower --kv-cache-dtype",
             (int)wanted, (double)need * mib, (double)kv_room * mib);
+    }
+    if (r->n_pages > 0) {
+        uint64_t bytes = 0;
+        for (int32_t g = 0; g < p->n_groups; g++) {
+            if (r->n_pages < p->n_pages[g])
+                return error_set(error, ERROR_LIMIT,
+                                 "--num-pages %d is less than the %d pages of one sequence of %d "
+                                 "tokens; raise it or lower --context-length",
+                                 r->n_pages, p->n_pages[g], p->context_length);
+            p->n_pages[g] = r->n_pages;
+            bytes += (uint64_t)r->n_pages * p->page_bytes[g];
+        }
+        p->kv = bytes;
+        return bytes <= room
+                   ? OK
+                   : error_set(error, ERROR_LIMIT,
+                               "--num-pages %d needs %.0f MiB and %.0f MiB are left; lower it",
+                               r->n_pages, (double)bytes * mib, (double)room * mib);
     }
     /* Room for as many sequences at once as fit; they share the pool. */
     int64_t n = r->max_running;

@@ -4,10 +4,12 @@
 
 #include "base/error.h"
 #include "device/ops.h"
+#include "kvcache/kv_cache.h"
 #include "models/model.h"
 
 struct memory_request {
     enum dtype kv_dtype;
+    enum kv_cache_type cache_type;
     int32_t page_size;
     int32_t max_running; /* sequences at once */
     int32_t
@@ -16,6 +18,7 @@ struct memory_request {
     int32_t max_want;         /* rows of a step with logits */
     double memory_ratio;      /* share of the available memory that may be used */
     uint64_t kv_cache_bytes;  /* 0: what max_running sequences of context_length need, if it fits */
+    int32_t n_pages;          /* of each group's pool; 0: from kv_cache_bytes */
     uint64_t available_bytes; /* 0: asked from the machine */
 };
 

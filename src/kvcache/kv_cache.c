@@ -177,6 +177,8 @@ void kv_cache_truncate(struct kv_cache *cache, int32_t row, int32_t new_length)
         r->node = radix_tree_retreat(cache->tree, r->node, r->n_shared - from, last);
         r->n_shared = from;
     }
+    if (from < r->n_committed_pages)
+        r->n_committed_pages = from;
     cache->length[row] = new_length;
 }
 

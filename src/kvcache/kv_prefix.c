@@ -38,8 +38,8 @@ static int32_t count_pending(const struct kv_cache *cache, const struct kv_row *
 /* Whole pages of a prompt that may come from the cache. */
 static int32_t cacheable_pages(const struct kv_cache *cache, const struct kv_prompt *prompt)
 {
-    int32_t limit = prompt->max_cached < prompt->n_tokens - 1 ? prompt->max_cached
-                                                              : prompt->n_tokens - 1;
+    int32_t limit =
+        prompt->max_cached < prompt->n_tokens - 1 ? prompt->max_cached : prompt->n_tokens - 1;
     return limit <= 0 || !cache->tree ? 0 : limit >> cache->page_shift;
 }
 
@@ -76,8 +76,6 @@ static void install(struct kv_cache *cache, int32_t row, const struct radix_matc
     for (int32_t g = 0; g < cache->n_groups; g++) {
         int32_t window = cache->groups[g].window, *pages = kv_table_row(cache, g, row);
         int32_t first = radix_first_visible_page(window, cache->length[row], cache->page_size);
-        if (first > match->n_blocks)
-            first = match->n_blocks;
         *kv_first_page_of(cache, g, row) = first;
         for (int32_t i = first; i < match->n_blocks; i++) {
             pages[i] = radix_tree_page(cache->tree, g, blocks[i]);
@@ -164,8 +162,8 @@ void kv_cache_commit(struct kv_cache *cache, int32_t row, const int32_t *tokens,
     while (r->n_shared < n_pages) {
         const int32_t *rest = tokens + ((size_t)r->n_shared << cache->page_shift);
         int32_t block, n_found;
-        int32_t node = radix_tree_advance(cache->tree, r->key, r->node, rest,
-                                          n_pages - r->n_shared, &block, &n_found);
+        int32_t node = radix_tree_advance(cache->tree, r->key, r->node, rest, n_pages - r->n_shared,
+                                          &block, &n_found);
         if (node < 0) {
             if (!hand_over(cache, row, r->n_shared, rest))
                 break;

@@ -248,8 +248,8 @@ static bool is_usable_behind(const struct radix_tree *tree, struct window_runs *
             continue;
         int32_t *n_present = &runs->n_present[g];
         *n_present = group->pages[block] >= 0 ? *n_present + 1 : 0;
-        int32_t first = radix_first_visible_page(group->window, n_blocks * tree->page_size,
-                                                 tree->page_size);
+        int32_t first =
+            radix_first_visible_page(group->window, n_blocks * tree->page_size, tree->page_size);
         is_usable &= *n_present >= n_blocks - first;
     }
     return is_usable;

@@ -103,7 +103,11 @@ int32_t radix_tree_locked_pages(const struct radix_tree *tree, int32_t group);
  * locked node a row, -1 for none. */
 bool radix_tree_check(const struct radix_tree *tree, const int32_t *locked_nodes, int32_t n);
 
-/* How many rows see the block's page of a window group, for checks. */
+/* For checks: how many rows see the block's page of a window group; a node's last block; marks the
+ * tree's pages of a group in `marks` [n_pages] and counts them, false if one is marked already. */
 int32_t radix_tree_n_seers(const struct radix_tree *tree, int32_t group, int32_t block);
+int32_t radix_tree_last_block(const struct radix_tree *tree, int32_t node);
+bool radix_tree_mark_pages(const struct radix_tree *tree, int32_t group, bool *marks,
+                           int32_t n_pages, int32_t *n_marked);
 
 #endif

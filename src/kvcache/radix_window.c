@@ -69,8 +69,3 @@ int32_t radix_tree_locked_pages(const struct radix_tree *tree, int32_t g)
     const struct radix_group *group = &tree->groups[g];
     return group->window > 0 ? group->n_seen : tree->n_locked_blocks;
 }
-
-int32_t radix_tree_n_seers(const struct radix_tree *tree, int32_t g, int32_t block)
-{
-    return tree->groups[g].seers[block];
-}

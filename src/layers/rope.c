@@ -85,9 +85,9 @@ enum status rope_config_read(struct rope_config *out, const struct json *config,
     out->dim = (int32_t)(head_dim * partial);
     /* The class default of every family here (models.md 1.1-1.3); published files state it. */
     out->theta = json_number(json_get(flat, "rope_theta"), 10000.0);
-    out->factor = json_number(json_get(scaling, "factor"), 1.0);
     out->original_context =
         json_number(json_get(scaling, "original_max_position_embeddings"), max_position);
+    out->factor = json_number(json_get(scaling, "factor"), max_position / out->original_context);
     out->low_freq_factor = json_number(json_get(scaling, "low_freq_factor"), 1.0);
     out->high_freq_factor = json_number(json_get(scaling, "high_freq_factor"), 4.0);
     out->beta_fast = json_number(json_get(scaling, "beta_fast"), 32.0);

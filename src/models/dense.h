@@ -26,9 +26,10 @@ struct dense_config {
 enum status dense_config_read(const struct json *config, struct dense_config *out,
                               struct error *error);
 
-/* Sliding layers from `layer_types`; when absent, layers >= first_sliding slide if is_used. */
-enum status dense_read_windows(const struct json *config, bool is_used, int32_t first_sliding,
-                               struct dense_config *out, struct error *error);
+/* Qwen's sliding windows: with use_sliding_window, the layers that `layer_types` names, or those
+ * from max_window_layers on. */
+enum status dense_read_windows(const struct json *config, struct dense_config *out,
+                               struct error *error);
 
 /* The rest of a struct model_family. `config` is copied. */
 enum status dense_new(const struct dense_config *config, const struct comm *comm,

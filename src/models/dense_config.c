@@ -83,21 +83,21 @@ static enum status read_layer_types(const struct json *types, struct dense_confi
     return OK;
 }
 
-enum status dense_read_windows(const struct json *config, bool is_used, int32_t first_sliding,
-                               struct dense_config *c, struct error *error)
+enum status dense_read_windows(const struct json *config, struct dense_config *c,
+                               struct error *error)
 {
-    const struct json *window = json_get(config, "sliding_window");
     const struct json *types = json_get(config, "layer_types");
+    if (!json_bool(json_get(config, "use_sliding_window"), false))
+        return OK;
     if (!json_is_null(types)) {
         enum status status = read_layer_types(types, c, error);
         if (status != OK)
             return status;
-    } else if (is_used && !json_is_null(window)) {
-        for (int32_t i = first_sliding; i < c->n_layers; i++)
+    } else {
+        int64_t first = 28; /* the class default of max_window_layers */
+        json_int(json_get(config, "max_window_layers"), 0, DENSE_MAX_LAYERS, &first);
+        for (int32_t i = (int32_t)first; i < c->n_layers; i++)
             c->is_sliding[i] = true;
     }
-    bool any = memchr(c->is_sliding, true, (size_t)c->n_layers) != NULL;
-    if (!any)
-        return OK;
-    return config_count(config, "sliding_window", MAX_CONTEXT, 0, &c->window, error);
+    return config_count(config, "sliding_window", MAX_CONTEXT, 4096, &c->window, error);
 }

@@ -1,6 +1,5 @@
 /* Qwen2 and Qwen2.5, dense: biases on q, k and v; layers from max_window_layers on may slide
  * (models.md 1.2). */
-#include "models/config.h"
 #include "models/dense.h"
 
 static enum status qwen2_configure(const struct json *config, const struct comm *comm,
@@ -11,10 +10,7 @@ static enum status qwen2_configure(const struct json *config, const struct comm 
     if (status != OK)
         return status;
     c.has_qkv_bias = true;
-    bool is_used = json_bool(json_get(config, "use_sliding_window"), false);
-    int64_t first = 28; /* the class default of max_window_layers */
-    json_int(json_get(config, "max_window_layers"), 0, DENSE_MAX_LAYERS, &first);
-    status = dense_read_windows(config, is_used, (int32_t)first, &c, error);
+    status = dense_read_windows(config, &c, error);
     return status == OK ? dense_new(&c, comm, out, error) : status;
 }
 

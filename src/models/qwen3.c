@@ -13,10 +13,7 @@ static enum status qwen3_configure(const struct json *config, const struct comm 
     c.has_qkv_bias = has_attention_bias;
     c.has_o_bias = has_attention_bias;
     c.has_qk_norm = true;
-    bool is_used = json_bool(json_get(config, "use_sliding_window"), false);
-    int64_t first = 28; /* the class default of max_window_layers */
-    json_int(json_get(config, "max_window_layers"), 0, DENSE_MAX_LAYERS, &first);
-    status = dense_read_windows(config, is_used, (int32_t)first, &c, error);
+    status = dense_read_windows(config, &c, error);
     return status == OK ? dense_new(&c, comm, out, error) : status;
 }
 

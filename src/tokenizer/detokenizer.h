@@ -17,7 +17,7 @@ struct detokenizer {
 struct detokenizer_piece {
     const char *text; /* what ordinary tokens completed; UTF-8, may be empty */
     size_t len;
-    const char *added; /* behind it: the content of an added token; empty for others */
+    const char *added; /* behind it: the text of an added token; empty for others */
     size_t added_len;
     unsigned flags; /* of this token: TOKEN_ADDED, TOKEN_SPECIAL */
     int32_t id;

@@ -40,7 +40,8 @@ enum status encoder_encode(struct encoder *encoder, const char *text, size_t len
 
 /* The same, and tells where in the ids places of the text are: mark_tokens[i] becomes the number of
  * appended ids that lie wholly before the byte offset marks[i] (ids put before the text included).
- * `marks` ascend and are at most `len`; ERROR_INVALID if not. */
+ * Inside a stretch that normalization rewrote, places count as its start. `marks` ascend and are at
+ * most `len`; ERROR_INVALID if not. */
 enum status encoder_encode_marked(struct encoder *encoder, const char *text, size_t len,
                                   unsigned flags, const size_t *marks, size_t n_marks,
                                   size_t *mark_tokens, struct token_ids *out, struct error *error);

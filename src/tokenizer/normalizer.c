@@ -302,6 +302,28 @@ static bool find_stretch(const char *text, size_t n, size_t at, size_t *start, s
     return true;
 }
 
+/* Takes whole characters that are the same in source and result off both ends of an edit. Nothing
+ * is left of one that changes nothing; of others both sides keep something, as normal forms never
+ * lose a character. */
+static void trim_edit(struct text_edit *e, const char *source, const char *result)
+{
+    for (size_t bytes; e->source < e->source_end && e->result < e->result_end;
+         e->source += bytes, e->result += bytes) {
+        utf8_decode(source + e->source, &bytes);
+        if (e->result_end - e->result < bytes ||
+            memcmp(source + e->source, result + e->result, bytes) != 0)
+            break;
+    }
+    while (e->source < e->source_end && e->result < e->result_end) {
+        size_t bytes = (size_t)(source + e->source_end - utf8_previous(source + e->source_end));
+        if (e->result_end - e->result < bytes ||
+            memcmp(source + e->source_end - bytes, result + e->result_end - bytes, bytes) != 0)
+            break;
+        e->source_end -= bytes;
+        e->result_end -= bytes;
+    }
+}
+
 enum status normalize_nfc(const char *text, size_t n, struct nfc_scratch *scratch, struct str *out,
                           struct text_edits *edits, bool *changed, struct error *error)
 {
@@ -315,11 +337,11 @@ enum status normalize_nfc(const char *text, size_t n, struct nfc_scratch *scratc
         size_t result = out->len;
         if (!normalize_stretch(text + start, end - start, scratch, out))
             return error_memory(error, end - start);
-        bool is_same = out->len - result == end - start &&
-                       memcmp(out->data + result, text + start, end - start) == 0;
-        if (!is_same) {
+        struct text_edit edit = {start, end, result, out->len};
+        trim_edit(&edit, text, out->data);
+        if (edit.source < edit.source_end) {
             *changed = true;
-            add_edit(edits, (struct text_edit){start, end, result, out->len});
+            add_edit(edits, edit);
         }
         at = end;
     }

@@ -88,8 +88,8 @@ const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t 
     const struct added_token *added = added_tokens_of_id(&t->added, id);
     if (!added)
         return vocabulary_bytes(&t->vocabulary, id, len);
-    *len = added->len;
-    return t->added.text.data + added->at;
+    *len = added->match_len;
+    return t->added.text.data + added->match_at;
 }
 
 int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len)

@@ -54,8 +54,8 @@ enum {
 
 unsigned tokenizer_token_flags(const struct tokenizer *tokenizer, int32_t id);
 
-/* The bytes a token stands for, which need not be whole characters; an added token's content.
- * Borrowed from the tokenizer, not NUL-terminated. NULL if there is no such id. */
+/* The bytes a token stands for, which need not be whole characters; for an added token the text it
+ * replaces. Borrowed from the tokenizer, not NUL-terminated. NULL if there is no such id. */
 const char *tokenizer_token_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *len);
 
 /* The id of an added token with this content, else of the token that stands for these bytes; -1 if

@@ -77,6 +77,30 @@ static void store_all(struct bench *b, int32_t batch)
         }
 }
 
+/* What has left the window of every row: its tokens become NaN, its pages are gone from the table.
+ */
+static void forget_unseen(struct bench *b)
+{
+    const struct shape *s = &b->shape;
+    struct matrix *nan = new_matrix(b->device, DTYPE_F32, 1, s->n_kv_heads * s->dim, 0);
+    struct matrix *slot = new_matrix(b->device, DTYPE_I32, 1, 1, 0);
+    for (int32_t c = 0; c < nan->tensor.cols; c++)
+        at(nan, 0)[c] = NAN;
+    for (int i = 0; i < s->n_sequences && s->window > 0; i++) {
+        int32_t first = s->kv_len[i] - s->q_len[i] - s->window + 1;
+        for (int32_t t = 0; t < first; t++) {
+            int32_t *page = &ints_at(b->table, i)[t / s->page_size];
+            ints_at(slot, 0)[0] = *page * s->page_size + t % s->page_size;
+            device_kv_store(b->device,
+                            &(struct kv_store_args){b->kv, nan->tensor, nan->tensor, slot->tensor});
+            if ((t + 1) % s->page_size == 0)
+                *page = -100000000;
+        }
+    }
+    free_matrix(b->device, nan);
+    free_matrix(b->device, slot);
+}
+
 static void round_matrix(struct matrix *m, enum dtype dtype)
 {
     for (int32_t r = 0; r < m->tensor.rows; r++)
@@ -117,6 +141,7 @@ static struct bench *open_bench(struct device *device, const struct shape *shape
                                          s->n_sequences, &error) != OK)
         fail_msg("%s", error.message);
     store_all(b, 1 + (int32_t)(seed % 40) * 5);
+    forget_unseen(b);
     for (int i = 0; i < s->n_sequences; i++) {
         round_matrix(b->k[i], s->dtype);
         round_matrix(b->v[i], s->dtype);

@@ -304,7 +304,7 @@ static void test_a_row_does_not_depend_on_its_batch(void **unused)
 /* The twin itself: weights as the decoder gives them, activations quantized as ops.h says. */
 static double expected_sum(const struct weight *w, int64_t n, const float *x, bool is_int8)
 {
-    float values[1024];
+    float values[1024]; /* the widest weight it is asked for */
     double sum = 0;
     weight_row_dequantize(w, n, values);
     for (int32_t k = 0; k < w->cols; k += 32) {
@@ -319,6 +319,42 @@ static double expected_sum(const struct weight *w, int64_t n, const float *x, bo
         }
     }
     return sum;
+}
+
+/* Linears come and go in any order without harm to those that stay. */
+static void test_linears_share_memory_without_harm(void **unused)
+{
+    (void)unused;
+    enum { N = 40, COLS = 1024, OUTPUTS = 1000 };
+    uint64_t state = 9;
+    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_FLOAT, 1);
+    struct linear_case c = {.n_parts = 1, .rows = 1};
+    struct linear *linears[N] = {0};
+    struct weight weights[N];
+    struct matrix *x = random_matrix(device, 1, COLS, 0, &state);
+    struct matrix *out = new_matrix(device, DTYPE_F32, 1, OUTPUTS, 0);
+    for (int i = 0; i < N; i++)
+        weights[i] = new_weight(WEIGHT_Q8_0, OUTPUTS, COLS, &state);
+    for (int step = 0; step < 3 * N; step++) { /* 40 linears of 1.1 MB, loaded again and again */
+        int i = random_below(&state, N);
+        device->table->linear_free(device, linears[i]);
+        c.slices[0] = (struct weight_slice){.rows = OUTPUTS, .cols = COLS, .weight = weights[i]};
+        linears[i] = load(device, &c);
+        int j = random_below(&state, N);
+        if (!linears[j])
+            continue;
+        run(device, linears[j], x, out);
+        int32_t n = random_below(&state, OUTPUTS);
+        double y = expected_sum(&weights[j], n, at(x, 0), false);
+        assert_true(fabs(y - (double)at(out, 0)[n]) <= 1e-4 * (fabs(y) + 1));
+    }
+    for (int i = 0; i < N; i++) {
+        device->table->linear_free(device, linears[i]);
+        free((void *)(uintptr_t)weights[i].data);
+    }
+    free_matrix(device, x);
+    free_matrix(device, out);
+    device->table->close(device);
 }
 
 static void test_the_twin_is_the_written_out_sum(void **unused)
@@ -439,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_float_weights_may_have_any_number_of_columns),
         cmocka_unit_test(test_parts_of_different_encodings_share_an_input),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_linears_share_memory_without_harm),
         cmocka_unit_test(test_the_twin_is_the_written_out_sum),
         cmocka_unit_test(test_a_broken_row_stays_alone),
         cmocka_unit_test(test_what_cannot_be_loaded_is_refused_with_a_sentence),

@@ -112,8 +112,9 @@ static struct attention_tile tile_of(const struct attention_run *run, int worker
     tile.scores = tile.acc + ATTENTION_TILE * dim;
     tile.p16 = (uint16_t *)(void *)(tile.scores + ATTENTION_TILE * ATTENTION_BLOCK);
     tile.q16 = tile.p16 + ATTENTION_TILE * ATTENTION_BLOCK;
-    tile.largest = (float *)(void *)(tile.q16 + ATTENTION_TILE * dim);
-    tile.sum = tile.largest + ATTENTION_TILE;
+    tile.sums = (float *)(void *)(tile.q16 + ATTENTION_TILE * dim);
+    tile.base = tile.sums + ATTENTION_TILE * ATTENTION_LANES;
+    tile.sum = tile.base + ATTENTION_TILE;
     tile.first = (int32_t *)(void *)(tile.sum + ATTENTION_TILE);
     tile.end = tile.first + ATTENTION_TILE;
     return tile;
@@ -158,7 +159,7 @@ static void write_tile(const struct attention_run *run, const struct attention_t
 
 /* --- parts ------------------------------------------------------------------------------------ */
 
-/* A part's result: acc [n, D], then largest and sum of each vector. */
+/* A part's result: acc [n, D], then base and sum of each vector. */
 static float *partial_of(const struct attention_run *run, int32_t slot)
 {
     char *first = run->workspace + run->space.partials;
@@ -176,7 +177,7 @@ static void keep_part(const struct attention_run *run, const struct attention_ta
     float *to = partial_of(run, task->slot + task->part);
     size_t n = (size_t)tile->n, values = n * (size_t)run->view.head_dim;
     memcpy(to, tile->acc, values * sizeof *to);
-    memcpy(to + values, tile->largest, n * sizeof *to);
+    memcpy(to + values, tile->base, n * sizeof *to);
     memcpy(to + values + n, tile->sum, n * sizeof *to);
 }
 
@@ -185,13 +186,13 @@ static void merge_parts(const struct attention_run *run, const struct attention_
     int dim = run->view.head_dim;
     size_t values = (size_t)n * (size_t)dim;
     for (int m = 0; m < n; m++) {
-        float largest = -INFINITY, sum = 0, *restrict out = out_of(run, task, m);
+        float base = -INFINITY, sum = 0, *restrict out = out_of(run, task, m);
         for (int32_t i = 0; i < task->n_parts; i++)
-            largest = fmaxf(largest, partial_of(run, task->slot + i)[values + (size_t)m]);
+            base = fmaxf(base, partial_of(run, task->slot + i)[values + (size_t)m]);
         memset(out, 0, (size_t)dim * sizeof *out);
         for (int32_t i = 0; i < task->n_parts; i++) {
             const float *part = partial_of(run, task->slot + i);
-            float weight = exp2f(part[values + (size_t)m] - largest);
+            float weight = exp2f(part[values + (size_t)m] - base);
             sum += weight * part[values + (size_t)n + (size_t)m];
             const float *acc = part + (size_t)m * (size_t)dim;
             for (int d = 0; d < dim; d++)

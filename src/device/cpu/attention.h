@@ -21,6 +21,8 @@ enum {
     ATTENTION_BLOCK = 64, /* tokens whose scores exist at a time */
     ATTENTION_PIECES = ATTENTION_BLOCK / ATTENTION_PIECE,
     ATTENTION_TILE = 64, /* most query vectors (a row's head each) that share one reading of K, V */
+    ATTENTION_LANES = 16,
+    ATTENTION_HEADROOM = 8,
     ATTENTION_MAX_DIM = 1024
 };
 
@@ -55,8 +57,9 @@ static inline char *kv_v_row(const struct kv_view *view, char *k, int32_t place)
 }
 
 /* The query vectors of a task and what attention knows of them so far: in exact arithmetic
- * out = acc / sum with acc = sum of p v, sum = sum of p, p = 2^(score - largest).
- * n <= ATTENTION_TILE vectors; arrays belong to the worker. */
+ * out = acc / sum with acc = sum of p v, sum = sum of p, p = 2^(score - base), where base is at
+ * most ATTENTION_HEADROOM below the largest score. n <= ATTENTION_TILE vectors; arrays belong to
+ * the worker. */
 struct attention_tile {
     const struct kv_view *view;
     int n;
@@ -66,7 +69,9 @@ struct attention_tile {
     float *scores;        /* [n, ATTENTION_BLOCK], then probabilities */
     uint16_t *p16;        /* [n, ATTENTION_BLOCK] bf16 */
     float *acc;           /* [n, D] */
-    float *largest, *sum; /* [n] */
+    float *base;          /* [n], -FLT_MAX: no token yet */
+    float *sums;          /* [n, ATTENTION_LANES]: parts of sum while the blocks are walked */
+    float *sum;           /* [n] */
     int32_t *first, *end; /* [n]: the places that a vector sees */
 };
 
@@ -84,7 +89,7 @@ struct attention_math {
     void (*scores)(struct attention_tile *tile, const struct attention_block *block);
     void (*softmax)(struct attention_tile *tile, const struct attention_block *block);
     void (*accumulate)(struct attention_tile *tile, const struct attention_block *block);
-    void (*end)(void); /* NULL: nothing to do */
+    void (*end)(struct attention_tile *tile); /* leaves acc, base and sum */
 };
 
 struct attention_kernels {
@@ -117,7 +122,7 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
                       const float *q, float *out, int32_t first, int32_t end, float scale);
 
 /* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
- * acc, largest and sum. */
+ * acc, base and sum. */
 void attention_tile_run(const struct attention_math *math, struct attention_tile *tile,
                         const int32_t *pages, int32_t kv_head, int32_t begin, int32_t end);
 

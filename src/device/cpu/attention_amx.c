@@ -42,9 +42,10 @@ static void amx_begin(struct attention_tile *tile)
     attention_rounded_avx512.begin(tile);
 }
 
-static void amx_end(void)
+static void amx_end(struct attention_tile *tile)
 {
     _tile_release();
+    attention_rounded_avx512.end(tile);
 }
 
 /* 32 query vectors (or 16: is_pair false) from m times tokens 16 i .. 16 i + 31. */
@@ -172,7 +173,7 @@ static const struct attention_math amx_math = {.begin = amx_begin,
 
 const struct attention_kernels attention_kernels_amx = {.exact = &attention_exact_avx512,
                                                         .rounded = &amx_math,
-                                                        .rounded_least = 8,
+                                                        .rounded_least = 4,
                                                         .rounded_unit = STEP,
                                                         .rounded_most = MOST_DIMS,
                                                         .round_f16 = attention_round_f16_avx512,

@@ -81,39 +81,43 @@ static void rounded_scores(struct attention_tile *tile, const struct attention_b
     }
 }
 
-/* 2^x for x <= 0 within 3e-6, which is far below what rounding to bf16 does. */
+/* 2^x within 8e-5, far below what rounding to bf16 does: minimax polynomial of degree 3 for the
+ * fraction of x; the power takes the floor itself. */
 static inline vec exp2_rough(vec x)
 {
-    vec n = vec_round(x), r = vec_sub(x, n);
-    vec p = vec_set(9.782913623e-03f);
-    p = vec_fma(p, r, vec_set(5.597688486e-02f));
-    p = vec_fma(p, r, vec_set(2.402071106e-01f));
-    p = vec_fma(p, r, vec_set(6.931136042e-01f));
-    p = vec_fma(p, r, vec_set(1.0f));
-    return _mm512_scalef_ps(p, n);
+    vec r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vec p = vec_set(7.802453077e-02f);
+    p = vec_fma(p, r, vec_set(2.260671463e-01f));
+    p = vec_fma(p, r, vec_set(6.958335417e-01f));
+    p = vec_fma(p, r, vec_set(9.999252188e-01f));
+    return _mm512_scalef_ps(p, x);
 }
 
 /* As softmax_row; probabilities are rounded to bf16, their sum is not. */
-static inline void rounded_softmax_row(struct attention_tile *tile, int m, int lo, int hi)
+static inline void rounded_softmax_row(struct attention_tile *tile, int m, uint64_t seen)
 {
     enum { N = ATTENTION_BLOCK / VEC_LANES };
     const float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK;
     uint16_t *to = tile->p16 + (size_t)m * ATTENTION_BLOCK;
-    vec s[N], scale = vec_set(tile->scale);
-    uint64_t seen = _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo;
+    float *sums = tile->sums + m * ATTENTION_LANES;
+    bool is_new = tile->base[m] == -FLT_MAX;
+    vec x[N], scale = vec_set(tile->scale), base = vec_set(is_new ? 0 : tile->base[m]);
     for (int i = 0; i < N; i++)
-        s[i] = _mm512_mask_mul_ps(vec_set(-FLT_MAX), (__mmask16)(seen >> i * VEC_LANES),
-                                  vec_load(scores + i * VEC_LANES), scale);
-    float largest = vec_largest(vec_max(vec_max(s[0], s[1]), vec_max(s[2], s[3])));
-    if (largest > tile->largest[m])
-        raise_largest(tile, m, largest);
-    vec base = vec_set(tile->largest[m]);
+        x[i] = _mm512_mask_mov_ps(vec_set(-FLT_MAX), (__mmask16)(seen >> i * VEC_LANES),
+                                  vec_fms(vec_load(scores + i * VEC_LANES), scale, base));
+    vec best = vec_max(vec_max(x[0], x[1]), vec_max(x[2], x[3]));
+    if (is_new || vec_any_above(best, ATTENTION_HEADROOM)) {
+        float raise = vec_largest(best);
+        raise_base(tile, m, is_new ? raise : tile->base[m] + raise);
+        for (int i = 0; i < N; i++)
+            x[i] = vec_sub(x[i], vec_set(raise));
+    }
     for (int i = 0; i < N; i++)
-        s[i] = _mm512_maskz_mov_ps((__mmask16)(seen >> i * VEC_LANES),
-                                   exp2_rough(vec_sub(s[i], base)));
+        x[i] = exp2_rough(x[i]);
     for (int i = 0; i < N; i += 2)
-        _mm512_storeu_si512(to + i * VEC_LANES, (__m512i)_mm512_cvtne2ps_pbh(s[i + 1], s[i]));
-    tile->sum[m] += vec_sum(vec_add(vec_add(s[0], s[1]), vec_add(s[2], s[3])));
+        _mm512_storeu_si512(to + i * VEC_LANES, (__m512i)_mm512_cvtne2ps_pbh(x[i + 1], x[i]));
+    vec sum = vec_add(vec_add(x[0], x[1]), vec_add(x[2], x[3]));
+    vec_store(sums, vec_add(vec_load(sums), sum));
 }
 
 static void rounded_softmax(struct attention_tile *tile, const struct attention_block *block)
@@ -121,7 +125,7 @@ static void rounded_softmax(struct attention_tile *tile, const struct attention_
     for (int m = 0; m < tile->n; m++) {
         int lo, hi;
         if (seen_tokens(tile, block, m, &lo, &hi))
-            rounded_softmax_row(tile, m, lo, hi);
+            rounded_softmax_row(tile, m, _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo);
         else
             memset(tile->p16 + (size_t)m * ATTENTION_BLOCK, 0, ATTENTION_BLOCK * sizeof *tile->p16);
     }
@@ -229,13 +233,16 @@ void attention_round_bf16_avx512(const float *from, uint16_t *to, int n)
     round_bf16(from, to, n);
 }
 
-const struct attention_math attention_exact_avx512 = {
-    .scores = exact_scores, .softmax = exact_softmax, .accumulate = exact_accumulate};
+const struct attention_math attention_exact_avx512 = {.scores = exact_scores,
+                                                      .softmax = exact_softmax,
+                                                      .accumulate = exact_accumulate,
+                                                      .end = reduce_sums};
 
 const struct attention_math attention_rounded_avx512 = {.begin = rounded_begin,
                                                         .scores = rounded_scores,
                                                         .softmax = rounded_softmax,
-                                                        .accumulate = rounded_accumulate};
+                                                        .accumulate = rounded_accumulate,
+                                                        .end = reduce_sums};
 
 const struct attention_kernels attention_kernels_avx512 = {.exact = &attention_exact_avx512,
                                                            .rounded = &attention_rounded_avx512,

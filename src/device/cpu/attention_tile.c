@@ -31,8 +31,9 @@ void attention_tile_run(const struct attention_math *math, struct attention_tile
     assert(view->piece == ATTENTION_PIECE && tile->n <= ATTENTION_TILE);
     memset(tile->acc, 0, (size_t)tile->n * (size_t)view->head_dim * sizeof *tile->acc);
     for (int i = 0; i < tile->n; i++) {
-        tile->largest[i] = -FLT_MAX;
-        tile->sum[i] = 0;
+        tile->base[i] = -FLT_MAX;
+        for (int lane = 0; lane < ATTENTION_LANES; lane++)
+            tile->sums[i * ATTENTION_LANES + lane] = 0;
     }
     if (math->begin)
         math->begin(tile);
@@ -44,6 +45,5 @@ void attention_tile_run(const struct attention_math *math, struct attention_tile
         math->softmax(tile, &block);
         math->accumulate(tile, &block);
     }
-    if (math->end)
-        math->end();
+    math->end(tile);
 }

@@ -92,43 +92,54 @@ static void exact_scores(struct attention_tile *tile, const struct attention_blo
         score_all(DTYPE_BF16, tile, block);
 }
 
-/* Takes a larger maximum for vector m: what was summed so far shrinks. */
-static inline void raise_largest(struct attention_tile *tile, int m, float largest)
+/* Takes a new base for vector m: what was summed so far shrinks. */
+static inline void raise_base(struct attention_tile *tile, int m, float base)
 {
     int dim = tile->view->head_dim;
-    float *acc = tile->acc + (size_t)m * (size_t)dim, lanes[VEC_LANES];
-    vec shrink = vec_exp2(vec_set(tile->largest[m] - largest));
+    float *acc = tile->acc + (size_t)m * (size_t)dim, *sums = tile->sums + m * ATTENTION_LANES;
+    float before = tile->base[m];
+    tile->base[m] = base;
+    if (before == -FLT_MAX)
+        return; /* nothing yet */
+    vec shrink = vec_exp2(vec_set(before - base));
     for (int d = 0; d < dim; d += VEC_LANES) {
         int some = dim - d < VEC_LANES ? dim - d : VEC_LANES;
         vec_store_first(acc + d, vec_mul(vec_load_first(acc + d, some), shrink), some);
     }
-    vec_store(lanes, shrink);
-    tile->sum[m] *= lanes[0];
-    tile->largest[m] = largest;
+    for (int i = 0; i < ATTENTION_LANES; i += VEC_LANES)
+        vec_store(sums + i, vec_mul(vec_load(sums + i), shrink));
 }
 
-/* Probabilities of one vector that sees tokens lo .. hi-1 of the block, which are some. */
+/* Probabilities of one vector that sees tokens lo .. hi-1 of the block, which are some. The base
+ * need not be the largest score, only near enough that nothing overflows: while it holds, which is
+ * nearly always, no maximum across lanes is taken and nothing is scaled. */
 static inline void softmax_row(struct attention_tile *tile, int m, int lo, int hi)
 {
     enum { N = ATTENTION_BLOCK / VEC_LANES };
     float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK;
-    vec s[N], scale = vec_set(tile->scale), best = vec_set(-FLT_MAX), sum = vec_set(0);
+    float *sums = tile->sums + m * ATTENTION_LANES;
+    bool is_new = tile->base[m] == -FLT_MAX;
+    vec x[N], scale = vec_set(tile->scale), best = vec_set(-FLT_MAX);
+    vec base = vec_set(is_new ? 0 : tile->base[m]);
     for (int i = 0; i < N; i++) {
-        s[i] = vec_mul(vec_load(scores + i * VEC_LANES), scale);
-        s[i] = vec_keep(s[i], lo - i * VEC_LANES, hi - i * VEC_LANES, vec_set(-FLT_MAX));
-        best = vec_max(best, s[i]);
+        vec s = vec_keep(vec_load(scores + i * VEC_LANES), lo - i * VEC_LANES, hi - i * VEC_LANES,
+                         vec_set(0));
+        x[i] = vec_fms(s, scale, base);
+        best = vec_max(best,
+                       vec_keep(x[i], lo - i * VEC_LANES, hi - i * VEC_LANES, vec_set(-FLT_MAX)));
     }
-    float largest = vec_largest(best);
-    if (largest > tile->largest[m])
-        raise_largest(tile, m, largest);
-    vec base = vec_set(tile->largest[m]);
+    if (is_new || vec_any_above(best, ATTENTION_HEADROOM)) {
+        float raise = vec_largest(best);
+        raise_base(tile, m, is_new ? raise : tile->base[m] + raise);
+        for (int i = 0; i < N; i++)
+            x[i] = vec_sub(x[i], vec_set(raise));
+    }
     for (int i = 0; i < N; i++) {
-        vec p = vec_exp2(vec_sub(s[i], base));
-        p = vec_keep(p, lo - i * VEC_LANES, hi - i * VEC_LANES, vec_set(0));
-        sum = vec_add(sum, p);
+        vec p = vec_keep(vec_exp2(x[i]), lo - i * VEC_LANES, hi - i * VEC_LANES, vec_set(0));
         vec_store(scores + i * VEC_LANES, p);
+        float *sum = sums + i * VEC_LANES % ATTENTION_LANES;
+        vec_store(sum, vec_add(vec_load(sum), p));
     }
-    tile->sum[m] += vec_sum(sum);
 }
 
 /* The tokens lo .. hi-1 of the block that vector m sees; false if none. */
@@ -139,6 +150,16 @@ static inline bool seen_tokens(const struct attention_tile *tile,
     *lo = first < block->first ? block->first : first;
     *hi = end > block->end ? block->end : end;
     return *lo < *hi;
+}
+
+static void reduce_sums(struct attention_tile *tile)
+{
+    for (int m = 0; m < tile->n; m++) {
+        vec sum = vec_set(0);
+        for (int i = 0; i < ATTENTION_LANES; i += VEC_LANES)
+            sum = vec_add(sum, vec_load(tile->sums + m * ATTENTION_LANES + i));
+        tile->sum[m] = vec_sum(sum);
+    }
 }
 
 static void exact_softmax(struct attention_tile *tile, const struct attention_block *block)

@@ -11,6 +11,7 @@
 struct row_kernels;       /* rows.h: norms, rope, activations, conversions */
 struct linear_kernels;    /* linear.h */
 struct attention_kernels; /* attention.h */
+struct weight_slab;       /* linear_memory.c */
 
 struct cpu_device {
     struct device device; /* first, so that a struct device * is one of these */
@@ -22,6 +23,8 @@ struct cpu_device {
     const struct attention_kernels *attention;
     /* Shared by the ops of a step, one at a time: quantized activations, partial results. */
     struct buffer workspace;
+    /* Where the next small linear's weights go; owned by the linears in it. */
+    struct weight_slab *slab;
 };
 
 static inline struct cpu_device *cpu_device_of(struct device *device)

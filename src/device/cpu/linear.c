@@ -8,13 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 enum {
     ALIGN = 64,
-    HUGE_PAGE = 2 << 20,
     MAX_COLS =
         1 << 22, /* so that sums of products of codes stay far inside i32 and sizes in size_t */
     MAX_ROWS = 1 << 22, /* token rows of a step */
@@ -149,20 +144,6 @@ size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices
     return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
 }
 
-/* Not cleared: packing writes every byte, on the threads that come first. */
-static void *weights_alloc(size_t bytes)
-{
-    void *memory = NULL;
-    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
-    if (posix_memalign(&memory, align, bytes) != 0)
-        return NULL;
-#ifdef __linux__
-    if (bytes >= HUGE_PAGE)
-        (void)madvise(memory, bytes, MADV_HUGEPAGE); /* a wish: refusal changes nothing */
-#endif
-    return memory;
-}
-
 struct packing_run {
     const struct linear *linear;
     const struct weight_slice *slices;
@@ -262,7 +243,7 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
     linear->max_rows = max_rows;
     size_t bytes = 0;
     bool fits = memory_bytes(linear, slices, &bytes);
-    linear->memory = fits ? weights_alloc(bytes) : NULL;
+    linear->memory = fits ? linear_memory_alloc(cpu, bytes, &linear->slab) : NULL;
     enum status status = linear->memory ? reserve_workspace(cpu, linear, error)
                                         : error_memory(error, fits ? bytes : SIZE_MAX);
     if (status != OK) {
@@ -293,10 +274,9 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
 
 void cpu_linear_free(struct device *device, struct linear *linear)
 {
-    (void)device;
     if (!linear)
         return;
-    free(linear->memory);
+    linear_memory_free(cpu_device_of(device), linear->slab);
     free(linear);
 }
 

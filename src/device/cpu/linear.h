@@ -73,7 +73,8 @@ struct linear {
     int64_t n_blocks; /* of all parts */
     size_t scratch_bytes;
     bool needs[MODE_INT8 + 1]; /* some part has this mode */
-    void *memory;              /* of all parts */
+    void *memory;              /* of all parts, in `slab` */
+    struct weight_slab *slab;
 };
 
 /* The activations of one call in every form that its parts need. */
@@ -115,6 +116,11 @@ struct linear_kernels {
                      struct linear_range blocks, struct linear_range rows,
                      const struct linear_output *out, void *scratch);
 };
+
+/* linear_memory.c: `bytes` of memory for weights, aligned to 64, or NULL; given back through
+ * `owner`, of which the caller holds one share. */
+void *linear_memory_alloc(struct cpu_device *cpu, size_t bytes, struct weight_slab **owner);
+void linear_memory_free(struct cpu_device *cpu, struct weight_slab *slab);
 
 /* linear_pack.c */
 enum linear_packing linear_packing_of(enum weight_encoding encoding);

@@ -1,18 +1,44 @@
 /* Linears with AMX tiles: int8 activations from some rows on (fewer are faster with VNNI,
  * linear_avx512.c; the results are the same bit for bit), and bf16. Float mode is AVX-512's.
  *
- * int8: one tile product covers 16 rows, one block of 16 outputs and one group of 32 (or 16)
- * columns, because every group has scales of its own: the i32 tile goes through memory into f32
- * sums in registers. Of a block's weights signed codes [unit][8 words][16 rows][4] and f32 levels
- * [unit][2][16 rows] are laid out in scratch once and used by all rows. */
+ * int8: every group of 32 (or 16) columns has scales of its own, so a tile product covers 16 rows,
+ * 16 outputs and one group, and its i32 sums go through memory into f32 sums in registers. Vector
+ * instructions, not tiles, bound this kernel. */
 #include "device/cpu/linear_avx512.h"
 
 enum {
-    MIN_ROWS = 8, /* a tile with fewer rows goes to VNNI */
+    MIN_ROWS = 10, /* a tile with fewer rows goes to VNNI */
+    N_TILES = 8,
     TILE_BYTES = 1024,
+    TILE_VALUES = TILE_ROWS_MAX * BLOCK_ROWS,
     UNIT_CODES = UNIT * BLOCK_ROWS,
-    UNIT_LEVELS = 2 * BLOCK_ROWS
+    UNIT_LEVELS = 2 * BLOCK_ROWS,
+    /* Units whose products are kept in memory before they are added up. */
+    RUN_UNITS = 6,
+    /* Blocks whose expanded weights are held at once: results of one row come in longer pieces. */
+    GROUP_BLOCKS = 4,
+    GROUP_BYTES = 256 << 10
 };
+
+/* The tile registers: sums, activations, weights. */
+#define SUM_0 "%%tmm0"
+#define SUM_1 "%%tmm1"
+#define SUM_2 "%%tmm2"
+#define SUM_3 "%%tmm3"
+#define LEFT_0 "%%tmm4"
+#define LEFT_1 "%%tmm5"
+#define RIGHT_0 "%%tmm6"
+#define RIGHT_1 "%%tmm7"
+
+/* Assembly of our own: gcc 12's intrinsics do not say that they read memory, and the stores that
+ * fill a configuration or a panel are dropped or moved. */
+#define TILE_LOAD(tile, from, stride)                                                              \
+    __asm__ volatile("tileloadd (%0,%1,1), " tile ::"r"(from), "r"((long)(stride)) : "memory")
+#define TILE_STORE(tile, to)                                                                       \
+    __asm__ volatile("tilestored " tile ", (%0,%1,1)" ::"r"(to), "r"(64L) : "memory")
+#define TILE_ZERO(tile) __asm__ volatile("tilezero " tile ::)
+#define TILE_INT8(sum, left, right) __asm__ volatile("tdpbssd " right ", " left ", " sum ::)
+#define TILE_BF16(sum, left, right) __asm__ volatile("tdpbf16ps " right ", " left ", " sum ::)
 
 /* Palette 1: tiles of up to 16 rows of 64 bytes (Intel SDM vol. 1, ch. 18). */
 struct tile_config {
@@ -21,32 +47,42 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-/* The tile registers. Macros, because gcc 12 pastes their numbers into assembly text. */
-#define SUM_0 0
-#define SUM_1 1
-#define SUM_2 2
-#define SUM_3 3
-#define LEFT_0 4
-#define LEFT_1 5
-#define RIGHT_0 6
-#define RIGHT_1 7
-enum { N_TILES = 8 };
-
-/* `rows` x `k_bytes` activations times k_bytes / 4 words of weights. */
-static void configure(int rows, int k_bytes)
+/* Products of `rows` x `bytes` (at most 64) of activations. */
+static void tiles_begin(int rows, int bytes)
 {
     struct tile_config config = {.palette = 1};
     for (int i = 0; i < N_TILES; i++) {
-        config.row_bytes[i] = (uint16_t)(i == LEFT_0 || i == LEFT_1 ? k_bytes : 64);
-        config.rows[i] = (uint8_t)(i >= RIGHT_0 ? k_bytes / 4 : rows);
+        bool is_left = i == 4 || i == 5, is_right = i > 5;
+        config.row_bytes[i] = (uint16_t)(is_left ? bytes : 64);
+        config.rows[i] = (uint8_t)(is_right ? bytes / 4 : rows);
     }
-    _tile_loadconfig(&config);
+    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
 }
 
+static void tiles_end(void)
+{
+    __asm__ volatile("tilerelease" ::);
+}
+
+/* One block of weights: signed codes [unit][8 words][16 rows][4 columns], and f32
+ * [unit][scale, bias or second scale][16 rows]. */
 struct panel {
     int8_t *codes;
     float *levels;
 };
+
+static size_t panel_bytes(const struct linear_part *part)
+{
+    size_t n_units = (size_t)part->padded_cols / UNIT;
+    return n_units * (UNIT_CODES + UNIT_LEVELS * sizeof(float));
+}
+
+static struct panel panel_at(const struct linear_part *part, void *scratch, int64_t i)
+{
+    uint8_t *at = (uint8_t *)scratch + (size_t)i * panel_bytes(part);
+    size_t codes = (size_t)part->padded_cols * BLOCK_ROWS;
+    return (struct panel){(int8_t *)at, (float *)(void *)(at + codes)};
+}
 
 ALWAYS_INLINE void expand(enum linear_packing packing, const struct linear_part *part,
                           int64_t block, const struct panel *to)
@@ -93,120 +129,132 @@ static void expand_block(const struct linear_part *part, int64_t block, const st
     }
 }
 
-/* acc[r] += tile[r] * scale * sx[r] (+ bias * sx_sum[r]). */
-ALWAYS_INLINE void add_tile(bool has_bias, const int32_t *tile, __m512 scale, __m512 bias,
+/* Tile products of n units (n even), or of one half of each; sums [n][16][16]. */
+static void multiply_tiles(const int8_t *x, const int8_t *w, int n, int32_t *sums)
+{
+    enum { X_STEP = TILE_ROWS_MAX * UNIT };
+#define PRODUCT(sum, left, right, i)                                                               \
+    TILE_LOAD(left, x + (i)*X_STEP, UNIT);                                                         \
+    TILE_LOAD(right, w + (i)*UNIT_CODES, 64);                                                      \
+    TILE_ZERO(sum);                                                                                \
+    TILE_INT8(sum, left, right)
+    for (; n >= 4; n -= 4) {
+        PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0);
+        PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
+        PRODUCT(SUM_2, LEFT_0, RIGHT_0, 2);
+        PRODUCT(SUM_3, LEFT_1, RIGHT_1, 3);
+        TILE_STORE(SUM_0, sums);
+        TILE_STORE(SUM_1, sums + TILE_VALUES);
+        TILE_STORE(SUM_2, sums + 2 * TILE_VALUES);
+        TILE_STORE(SUM_3, sums + 3 * TILE_VALUES);
+        x += 4 * X_STEP;
+        w += 4 * UNIT_CODES;
+        sums += 4 * TILE_VALUES;
+    }
+    if (n > 0) {
+        PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0);
+        PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
+        TILE_STORE(SUM_0, sums);
+        TILE_STORE(SUM_1, sums + TILE_VALUES);
+    }
+#undef PRODUCT
+}
+
+/* acc[r] += sums[r] * (scale * sx[r]), then, with a bias, += bias * sx_sum[r]. */
+ALWAYS_INLINE void add_sums(bool has_bias, const int32_t *sums, __m512 scale, __m512 bias,
                             const float *sx, __m512 acc[TILE_ROWS_MAX])
 {
     for (int r = 0; r < TILE_ROWS_MAX; r++) {
-        __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(tile + r * BLOCK_ROWS));
+        __m512 sum = _mm512_cvtepi32_ps(_mm512_load_si512(sums + r * BLOCK_ROWS));
         acc[r] = _mm512_fmadd_ps(sum, _mm512_mul_ps(scale, _mm512_set1_ps(sx[r])), acc[r]);
         if (has_bias)
             acc[r] = _mm512_fmadd_ps(bias, _mm512_set1_ps(sx[TILE_ROWS_MAX + r]), acc[r]);
     }
 }
 
-/* One tile of 16 rows times the panel. Units come in twos (columns are padded to 64), so that the
- * product of one is under way while the other's sums are added. */
-ALWAYS_INLINE void multiply_tile(bool has_bias, const struct panel *panel, int n_units,
-                                 const int8_t *x, const float *sx, __m512 acc[TILE_ROWS_MAX])
+/* One tile of 16 rows times one panel. `sums` has room for RUN_UNITS units of two groups. */
+ALWAYS_INLINE void multiply_panel(bool has_halves, bool has_bias, const struct panel *panel,
+                                  int n_units, const int8_t *x, const float *sx, int32_t *sums,
+                                  __m512 acc[TILE_ROWS_MAX])
 {
-    _Alignas(64) int32_t tiles[2][TILE_ROWS_MAX * BLOCK_ROWS];
-    const int8_t *w = panel->codes;
-    const float *levels = panel->levels;
+    int groups = has_halves ? 2 : 1; /* a unit */
     for (int r = 0; r < TILE_ROWS_MAX; r++)
         acc[r] = _mm512_setzero_ps();
-#define PRODUCT(sum, left, right, u, to)                                                           \
-    _tile_loadd(left, x + (u)*TILE_ROWS_MAX * UNIT, UNIT);                                         \
-    _tile_loadd(right, w + (u)*UNIT_CODES, 64);                                                    \
-    _tile_zero(sum);                                                                               \
-    _tile_dpbssd(sum, left, right);                                                                \
-    _tile_stored(sum, to, 64)
-#define ADD(u, from)                                                                               \
-    add_tile(has_bias, from, _mm512_load_ps(levels + (u)*UNIT_LEVELS),                             \
-             _mm512_load_ps(levels + (u)*UNIT_LEVELS + BLOCK_ROWS), sx + (u)*2 * TILE_ROWS_MAX,    \
-             acc)
-    PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0, tiles[0]);
-    for (int u = 0; u < n_units; u += 2) {
-        PRODUCT(SUM_1, LEFT_1, RIGHT_1, u + 1, tiles[1]);
-        ADD(u, tiles[0]);
-        if (u + 2 < n_units) {
-            PRODUCT(SUM_0, LEFT_0, RIGHT_0, u + 2, tiles[0]);
-        }
-        ADD(u + 1, tiles[1]);
-    }
-#undef PRODUCT
-#undef ADD
-}
-
-/* The same for groups of 16 columns: two products a unit, each with its own scale. */
-ALWAYS_INLINE void multiply_tile_halves(const struct panel *panel, int n_units, const int8_t *x,
-                                        const float *sx, __m512 acc[TILE_ROWS_MAX])
-{
-    _Alignas(64) int32_t tiles[2][TILE_ROWS_MAX * BLOCK_ROWS];
-    for (int r = 0; r < TILE_ROWS_MAX; r++)
-        acc[r] = _mm512_setzero_ps();
-    for (int u = 0; u < n_units; u++, x += TILE_ROWS_MAX * UNIT, sx += 2 * TILE_ROWS_MAX) {
-        const int8_t *w = panel->codes + u * UNIT_CODES;
-        const float *levels = panel->levels + u * UNIT_LEVELS;
-        _tile_loadd(LEFT_0, x, UNIT);
-        _tile_loadd(LEFT_1, x + 16, UNIT);
-        _tile_loadd(RIGHT_0, w, 64);
-        _tile_loadd(RIGHT_1, w + UNIT_CODES / 2, 64);
-        _tile_zero(SUM_0);
-        _tile_zero(SUM_1);
-        _tile_dpbssd(SUM_0, LEFT_0, RIGHT_0);
-        _tile_dpbssd(SUM_1, LEFT_1, RIGHT_1);
-        _tile_stored(SUM_0, tiles[0], 64);
-        _tile_stored(SUM_1, tiles[1], 64);
-        add_tile(false, tiles[0], _mm512_load_ps(levels), _mm512_setzero_ps(), sx, acc);
-        add_tile(false, tiles[1], _mm512_load_ps(levels + BLOCK_ROWS), _mm512_setzero_ps(), sx,
-                 acc);
+    for (int first = 0; first < n_units; first += RUN_UNITS) {
+        int n = n_units - first < RUN_UNITS ? n_units - first : RUN_UNITS;
+        for (int g = 0; g < groups; g++) /* first halves of all units, then second halves */
+            multiply_tiles(x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
+                           panel->codes + first * UNIT_CODES + g * UNIT_CODES / 2, n,
+                           sums + g * RUN_UNITS * TILE_VALUES);
+        for (int u = 0; u < n; u++)
+            for (int g = 0; g < groups; g++) {
+                const float *levels = panel->levels + (first + u) * UNIT_LEVELS;
+                add_sums(has_bias, sums + (u + g * RUN_UNITS) * TILE_VALUES,
+                         _mm512_load_ps(levels + g * BLOCK_ROWS),
+                         _mm512_load_ps(levels + BLOCK_ROWS), sx + (first + u) * 2 * TILE_ROWS_MAX,
+                         acc);
+            }
     }
 }
 
-static void multiply_panel(const struct linear_part *part, const struct linear_input *in,
-                           const struct panel *panel, int64_t block, struct linear_range rows,
-                           const struct linear_output *output)
+/* The rows of one tile, [row, row + n), times one panel. */
+static void multiply_tile(const struct linear_part *part, const struct linear_input *in,
+                          const struct panel *panel, int64_t block, int64_t row, int n,
+                          const struct linear_output *output)
 {
+    _Alignas(64) int32_t sums[2 * RUN_UNITS * TILE_VALUES];
     int n_units = linear_n_units(in);
-    for (int64_t row = rows.first; row < rows.end; row += TILE_ROWS_MAX) {
-        size_t at = (size_t)row * (size_t)n_units;
-        const int8_t *x = in->codes + at * UNIT;
-        const float *sx = in->levels + at * 2;
-        int n = (int)(rows.end - row < TILE_ROWS_MAX ? rows.end - row : TILE_ROWS_MAX);
-        if (n < MIN_ROWS) {
-            linear_avx512_int8(part, in, block, (struct linear_range){row, rows.end}, output);
-            return;
-        }
-        __m512 acc[TILE_ROWS_MAX];
-        if (part->packing == PACKING_Q6_SUPER)
-            multiply_tile_halves(panel, n_units, x, sx, acc);
-        else if (has_bias_levels(part->packing))
-            multiply_tile(true, panel, n_units, x, sx, acc);
-        else
-            multiply_tile(false, panel, n_units, x, sx, acc);
-        for (int r = 0; r < n; r++)
-            store_row(part, block, row + r, output, acc[r]);
-    }
+    size_t at = (size_t)row * (size_t)n_units;
+    const int8_t *x = in->codes + at * UNIT;
+    const float *sx = in->levels + at * 2;
+    __m512 acc[TILE_ROWS_MAX];
+    if (part->packing == PACKING_Q6_SUPER)
+        multiply_panel(true, false, panel, n_units, x, sx, sums, acc);
+    else if (has_bias_levels(part->packing))
+        multiply_panel(false, true, panel, n_units, x, sx, sums, acc);
+    else
+        multiply_panel(false, false, panel, n_units, x, sx, sums, acc);
+    store_rows(part, block, row, n, output, acc);
 }
 
+static bool is_vnni_tile(const struct linear_input *in, int64_t tile)
+{
+    return in->tile_rows < TILE_ROWS_MAX || in->n_rows - tile * TILE_ROWS_MAX < MIN_ROWS;
+}
+
+static int64_t group_blocks(const struct linear_part *part)
+{
+    size_t fits = GROUP_BYTES / panel_bytes(part);
+    return fits < 1 ? 1 : fits > GROUP_BLOCKS ? GROUP_BLOCKS : (int64_t)fits;
+}
+
+/* Blocks in groups: each is expanded once, and each tile of rows meets a whole group. */
 static void multiply_int8(const struct linear_part *part, const struct linear_input *in,
                           struct linear_range blocks, struct linear_range rows,
                           const struct linear_output *output, void *scratch)
 {
-    if (in->tile_rows < TILE_ROWS_MAX) {
-        for (int64_t block = blocks.first; block < blocks.end; block++)
-            linear_avx512_int8(part, in, block, rows, output);
-        return;
+    int64_t step = group_blocks(part);
+    tiles_begin(TILE_ROWS_MAX, part->packing == PACKING_Q6_SUPER ? 16 : 32);
+    for (int64_t first = blocks.first; first < blocks.end; first += step) {
+        int64_t end = first + step < blocks.end ? first + step : blocks.end;
+        for (int64_t block = first; block < end && !is_vnni_tile(in, rows.first / TILE_ROWS_MAX);
+             block++) {
+            struct panel panel = panel_at(part, scratch, block - first);
+            expand_block(part, block, &panel);
+        }
+        for (int64_t row = rows.first; row < rows.end; row += in->tile_rows) {
+            int64_t n = rows.end - row < in->tile_rows ? rows.end - row : in->tile_rows;
+            for (int64_t block = first; block < end; block++) {
+                struct panel panel = panel_at(part, scratch, block - first);
+                struct linear_range tile = {row, row + n};
+                if (is_vnni_tile(in, row / TILE_ROWS_MAX))
+                    linear_avx512_int8(part, in, block, tile, output);
+                else
+                    multiply_tile(part, in, &panel, block, row, (int)n, output);
+            }
+        }
     }
-    struct panel panel = {.codes = scratch};
-    panel.levels = (float *)(void *)(panel.codes + (size_t)part->padded_cols * BLOCK_ROWS);
-    configure(TILE_ROWS_MAX, part->packing == PACKING_Q6_SUPER ? 16 : 32);
-    for (int64_t block = blocks.first; block < blocks.end; block++) {
-        expand_block(part, block, &panel);
-        multiply_panel(part, in, &panel, block, rows, output);
-    }
-    _tile_release();
+    tiles_end();
 }
 
 /* Up to four tiles of rows share every weight tile. The sums stay in tiles over all columns. */
@@ -217,52 +265,51 @@ static void multiply_bf16_tiles(const struct linear_part *part, const struct lin
     const uint8_t *w = part->data + (size_t)block * part->block_bytes;
     const uint16_t *x = (const uint16_t *)in->rounded + (size_t)row * n_units * UNIT;
     size_t tile = n_units * height * UNIT; /* between two tiles of rows */
-    _tile_zero(SUM_0);
-    _tile_zero(SUM_1);
-    _tile_zero(SUM_2);
-    _tile_zero(SUM_3);
+    TILE_ZERO(SUM_0);
+    TILE_ZERO(SUM_1);
+    TILE_ZERO(SUM_2);
+    TILE_ZERO(SUM_3);
     for (size_t u = 0; u < n_units; u++, x += height * UNIT, w += TILE_BYTES) {
-        _tile_loadd(RIGHT_0, w, 64);
-        _tile_loadd(LEFT_0, x, 64);
-        _tile_dpbf16ps(SUM_0, LEFT_0, RIGHT_0);
+        prefetch_weights(w, TILE_BYTES);
+        TILE_LOAD(RIGHT_0, w, 64);
+        TILE_LOAD(LEFT_0, x, 64);
+        TILE_BF16(SUM_0, LEFT_0, RIGHT_0);
         if (n_tiles == 1)
             continue;
-        _tile_loadd(LEFT_1, x + tile, 64);
-        _tile_dpbf16ps(SUM_1, LEFT_1, RIGHT_0);
+        TILE_LOAD(LEFT_1, x + tile, 64);
+        TILE_BF16(SUM_1, LEFT_1, RIGHT_0);
         if (n_tiles == 2)
             continue;
-        _tile_loadd(LEFT_0, x + 2 * tile, 64);
-        _tile_dpbf16ps(SUM_2, LEFT_0, RIGHT_0);
+        TILE_LOAD(LEFT_0, x + 2 * tile, 64);
+        TILE_BF16(SUM_2, LEFT_0, RIGHT_0);
         if (n_tiles == 3)
             continue;
-        _tile_loadd(LEFT_1, x + 3 * tile, 64);
-        _tile_dpbf16ps(SUM_3, LEFT_1, RIGHT_0);
+        TILE_LOAD(LEFT_1, x + 3 * tile, 64);
+        TILE_BF16(SUM_3, LEFT_1, RIGHT_0);
     }
-    float *to = sums;
     size_t step = height * BLOCK_ROWS;
-    _tile_stored(SUM_0, to, 64);
-    _tile_stored(SUM_1, to + step, 64);
-    _tile_stored(SUM_2, to + 2 * step, 64);
-    _tile_stored(SUM_3, to + 3 * step, 64);
+    TILE_STORE(SUM_0, sums);
+    TILE_STORE(SUM_1, sums + step);
+    TILE_STORE(SUM_2, sums + 2 * step);
+    TILE_STORE(SUM_3, sums + 3 * step);
 }
 
 static void multiply_bf16(const struct linear_part *part, const struct linear_input *in,
                           struct linear_range blocks, struct linear_range rows,
                           const struct linear_output *output)
 {
-    _Alignas(64) float sums[4 * TILE_ROWS_MAX * BLOCK_ROWS];
+    _Alignas(64) float sums[4 * TILE_VALUES];
     int height = in->tile_rows;
-    configure(height, 64);
+    tiles_begin(height, 64);
     for (int64_t block = blocks.first; block < blocks.end; block++) {
         for (int64_t row = rows.first; row < rows.end; row += 4 * height) {
             int64_t n = rows.end - row < 4 * height ? rows.end - row : 4 * height;
             int n_tiles = (int)((n + height - 1) / height);
             multiply_bf16_tiles(part, in, block, row, n_tiles, sums);
-            for (int64_t r = 0; r < n; r++)
-                store_row(part, block, row + r, output, _mm512_load_ps(sums + r * BLOCK_ROWS));
+            store_rows(part, block, row, (int)n, output, (const __m512 *)(const void *)sums);
         }
     }
-    _tile_release();
+    tiles_end();
 }
 
 static int32_t tile_rows(int32_t n_rows)
@@ -272,18 +319,17 @@ static int32_t tile_rows(int32_t n_rows)
 
 static size_t scratch_bytes(const struct linear_part *part)
 {
-    size_t n_units = (size_t)part->padded_cols / UNIT;
-    return part->mode == MODE_INT8 ? n_units * (UNIT_CODES + UNIT_LEVELS * sizeof(float)) : 0;
+    return part->mode == MODE_INT8 ? panel_bytes(part) * (size_t)group_blocks(part) : 0;
 }
 
 static void multiply(const struct linear_part *part, const struct linear_input *in,
                      struct linear_range blocks, struct linear_range rows,
                      const struct linear_output *output, void *scratch)
 {
-    if (part->mode == MODE_INT8)
-        multiply_int8(part, in, blocks, rows, output, scratch);
-    else if (part->mode == MODE_BF16)
+    if (part->mode == MODE_BF16)
         multiply_bf16(part, in, blocks, rows, output);
+    else if (part->mode == MODE_INT8)
+        multiply_int8(part, in, blocks, rows, output, scratch);
     else
         for (int64_t block = blocks.first; block < blocks.end; block++)
             linear_avx512_float(part, in, block, rows, output);

@@ -66,6 +66,7 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
+    const int unit_step = unit_bytes_of(packing) + level_bytes_of(packing) / 2;
     for (int i = 0; i < n; i++)
         acc[i] = _mm512_setzero_ps();
     for (int s = 0; s < n_spans_of(part); s++) {
@@ -73,6 +74,8 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
         for (int u = 0; u < 2; u++) {
             __m512i codes[UNIT_WORDS];
             load_codes(packing, &walk, u, codes);
+            if (n <= 4) /* bound by memory */
+                prefetch_weights(walk.at + u * unit_step, unit_step);
             struct unit_levels unit = load_levels(packing, &walk, u);
             for (int i = 0; i < n; i++)
                 acc[i] = add_unit(packing, codes, unit, q + i * UNIT, levels + i, sums + i, height,
@@ -124,8 +127,7 @@ void linear_avx512_int8(const struct linear_part *part, const struct linear_inpu
                                  in->sums + at * 3 + place, height};
         __m512 acc[8];
         kernels[part->packing][size](part, block, &view, acc);
-        for (int i = 0; i < 1 << size; i++)
-            store_row(part, block, row + i, output, acc[i]);
+        store_rows(part, block, row, 1 << size, output, acc);
         row += 1 << size;
     }
 }

@@ -53,6 +53,18 @@ ALWAYS_INLINE __m512 load_f16(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
+/* Bytes ahead of the reader, past the end of its block into the next one's. */
+enum { PREFETCH_AHEAD = 4096 };
+
+/* Asks for the bytes that follow [at, at + bytes) at that distance. */
+ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
+{
+    /* A number, because it may lie past all weights, where a prefetch does nothing. */
+    uintptr_t address = (uintptr_t)at + PREFETCH_AHEAD;
+    for (int line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
+}
+
 /* Before span `s`: reads what opens every fourth one. */
 ALWAYS_INLINE void walk_enter(enum linear_packing packing, struct span_walk *walk, int s)
 {
@@ -141,20 +153,17 @@ ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
     return levels;
 }
 
-/* Lanes of the block that are rows of the part. */
-ALWAYS_INLINE __mmask16 rows_mask(const struct linear_part *part, int64_t block)
+/* Results of n rows, 16 outputs each; lanes past the part's last row are dropped. */
+ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int64_t row, int n,
+                              const struct linear_output *output, const __m512 *y)
 {
     int64_t left = part->rows - block * BLOCK_ROWS;
-    return left >= BLOCK_ROWS ? (__mmask16)0xFFFF : (__mmask16)((1u << left) - 1);
-}
-
-ALWAYS_INLINE void store_row(const struct linear_part *part, int64_t block, int64_t row,
-                             const struct linear_output *output, __m512 y)
-{
-    if (part->bias)
-        y = _mm512_add_ps(y, _mm512_loadu_ps(part->bias + block * BLOCK_ROWS));
+    __mmask16 mask = left >= BLOCK_ROWS ? (__mmask16)0xFFFF : (__mmask16)((1u << left) - 1);
     float *to = output->out + (size_t)row * output->stride + (size_t)block * BLOCK_ROWS;
-    _mm512_mask_storeu_ps(to, rows_mask(part, block), y);
+    __m512 bias =
+        part->bias ? _mm512_loadu_ps(part->bias + block * BLOCK_ROWS) : _mm512_setzero_ps();
+    for (int i = 0; i < n; i++, to += output->stride)
+        _mm512_mask_storeu_ps(to, mask, part->bias ? _mm512_add_ps(y[i], bias) : y[i]);
 }
 
 ALWAYS_INLINE int n_spans_of(const struct linear_part *part)

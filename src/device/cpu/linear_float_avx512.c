@@ -142,7 +142,7 @@ void linear_avx512_float(const struct linear_part *part, const struct linear_inp
             const float *p = partial + i * N_PARTIAL * BLOCK_ROWS;
             __m512 y = _mm512_add_ps(_mm512_add_ps(_mm512_load_ps(p), _mm512_load_ps(p + 16)),
                                      _mm512_add_ps(_mm512_load_ps(p + 32), _mm512_load_ps(p + 48)));
-            store_row(part, block, row + i, output, y);
+            store_rows(part, block, row + i, 1, output, &y);
         }
     }
 }
@@ -156,6 +156,7 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
     for (int i = 0; i < n; i++)
         acc[i][0] = acc[i][1] = _mm512_setzero_ps();
     for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
+        prefetch_weights(w, UNIT * BLOCK_ROWS * 2);
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;
             memcpy(&weights, w, sizeof weights);
@@ -187,8 +188,7 @@ void linear_avx512_bf16(const struct linear_part *part, const struct linear_inpu
             multiply_bf16(4, part, block, x, height, y);
         else
             multiply_bf16(1, part, block, x, height, y);
-        for (int i = 0; i < n; i++)
-            store_row(part, block, row + i, output, y[i]);
+        store_rows(part, block, row, n, output, y);
         row += n;
     }
 }

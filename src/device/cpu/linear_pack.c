@@ -205,17 +205,37 @@ static void pack_quantized(const struct weight_slice *slice, int64_t block, uint
     }
 }
 
+/* One span of one row of f32 or bf16, as words of 4 bytes. */
+static void pack_words(const uint8_t *from, size_t bytes, int lane, uint8_t *to)
+{
+    size_t whole = bytes / 4;
+    for (size_t i = 0; i < whole; i++)
+        store_u32(to + (i * BLOCK_ROWS + (size_t)lane) * 4, load_u32(from + 4 * i));
+    if (bytes % 4) /* an odd number of bf16 */
+        memcpy(to + (whole * BLOCK_ROWS + (size_t)lane) * 4, from + 4 * whole, bytes % 4);
+}
+
+static void pack_f16(const uint8_t *from, size_t bytes, int lane, uint8_t *to)
+{
+    for (size_t i = 0; i < bytes / 2; i++)
+        memcpy(to + (i * BLOCK_ROWS + (size_t)lane) * 2, from + 2 * i, 2);
+}
+
 /* f32, f16 and bf16: the values themselves. `to` is zero. */
 static void pack_float(const struct weight_slice *slice, int64_t block, uint8_t *to)
 {
     enum weight_encoding encoding = slice->weight.encoding;
-    size_t size = encoding == WEIGHT_F32 ? 4 : 2;
-    for (int lane = 0; lane < BLOCK_ROWS && block * BLOCK_ROWS + lane < slice->rows; lane++) {
-        const uint8_t *from = linear_slice_row(slice, block * BLOCK_ROWS + lane).data;
-        for (int64_t k = 0; k < slice->cols; k++) {
-            int64_t place = encoding == WEIGHT_BF16 ? (k / 2 * BLOCK_ROWS + lane) * 2 + k % 2
-                                                    : k * BLOCK_ROWS + lane;
-            memcpy(to + (size_t)place * size, from + (size_t)k * size, size);
+    size_t size = encoding == WEIGHT_F32 ? 4 : 2, left = (size_t)slice->cols * size;
+    const uint8_t *rows[BLOCK_ROWS] = {0};
+    for (int lane = 0; lane < BLOCK_ROWS && block * BLOCK_ROWS + lane < slice->rows; lane++)
+        rows[lane] = linear_slice_row(slice, block * BLOCK_ROWS + lane).data;
+    for (size_t done = 0; done < left; done += SPAN * size, to += SPAN * size * BLOCK_ROWS) {
+        size_t bytes = left - done < SPAN * size ? left - done : SPAN * size;
+        for (int lane = 0; lane < BLOCK_ROWS && rows[lane]; lane++) {
+            if (encoding == WEIGHT_F16)
+                pack_f16(rows[lane] + done, bytes, lane, to);
+            else
+                pack_words(rows[lane] + done, bytes, lane, to);
         }
     }
 }

@@ -3,6 +3,7 @@
 #define CSGL_DEVICE_CPU_VEC_AVX2_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -107,6 +108,12 @@ static inline vec vec_fma(vec a, vec b, vec c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+/* a * b - c */
+static inline vec vec_fms(vec a, vec b, vec c)
+{
+    return _mm256_fmsub_ps(a, b, c);
+}
+
 /* c - a * b */
 static inline vec vec_fnma(vec a, vec b, vec c)
 {
@@ -131,6 +138,11 @@ static inline float vec_largest(vec v)
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     x = _mm_max_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+static inline bool vec_any_above(vec v, float limit)
+{
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, vec_set(limit), _CMP_GT_OQ)) != 0;
 }
 
 /* v in the lanes first <= i < end, `other` elsewhere. Any integers. */

@@ -4,6 +4,7 @@
 #define CSGL_DEVICE_CPU_VEC_AVX512_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { VEC_LANES = 16, VEC_REGISTERS = 32 };
@@ -94,6 +95,12 @@ static inline vec vec_fma(vec a, vec b, vec c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
+/* a * b - c */
+static inline vec vec_fms(vec a, vec b, vec c)
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+
 /* c - a * b */
 static inline vec vec_fnma(vec a, vec b, vec c)
 {
@@ -114,6 +121,11 @@ static inline float vec_sum(vec v)
 static inline float vec_largest(vec v)
 {
     return _mm512_reduce_max_ps(v);
+}
+
+static inline bool vec_any_above(vec v, float limit)
+{
+    return _mm512_cmp_ps_mask(v, vec_set(limit), _CMP_GT_OQ) != 0;
 }
 
 /* v in the lanes first <= i < end, `other` elsewhere. Any integers. */

@@ -1,0 +1,31 @@
+/* csgl serve: its options, and what each of its processes runs. */
+#ifndef CSGL_CLI_SERVE_H
+#define CSGL_CLI_SERVE_H
+
+#include "cli/common.h"
+#include "device/comm/comm.h"
+#include "device/cpu/cpu.h"
+#include "message/board.h"
+#include "scheduler/scheduler.h"
+
+struct serve_options {
+    struct model_options model;
+    const char *host;
+    int port, num_tokenizer, max_running, max_queue, num_pages, page_size, max_step_ms;
+    int policy, cache_type, drain_seconds, max_body_mb, log_level;
+    struct option_strings api_keys, served_names;
+    const char *api_key_file, *cors_origin, *reasoning_parser, *tool_call_parser, *default_kwargs;
+    /* Of a child: */
+    const char *role, *run_dir;
+    int index;
+};
+
+/* Runs one of the processes in the run directory until the supervisor is gone; the exit status. */
+int serve_frontend(const struct serve_options *options);
+int serve_scheduler(const struct serve_options *options);
+int serve_worker(const struct serve_options *options, bool is_detokenizer);
+
+/* The supervisor: the exit status. argv is the command's. */
+int serve_supervise(const struct serve_options *options, int argc, char **argv);
+
+#endif

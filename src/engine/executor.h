@@ -1,0 +1,39 @@
+/* A whole step: forward and sampling. The scheduler sees this table alone, so that tests can put
+ * something else in the engine's place. */
+#ifndef CSGL_ENGINE_EXECUTOR_H
+#define CSGL_ENGINE_EXECUTOR_H
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+
+/* How one wanted row's token is drawn. */
+struct draw {
+    const struct sampling_params *params;
+    const struct token_history *history; /* NULL when no penalty is on */
+    int64_t position;                    /* tokens of the answer so far */
+    const int32_t *banned;               /* ids that must not be drawn (end of text too early) */
+    int32_t n_banned;
+};
+
+struct executor {
+    void *context;
+    /* Runs the batch and draws a token for each of its wanted rows, in their order. A row whose
+     * logits hold no number gets token -1. Any other failure is the device's and concerns every
+     * row. */
+    enum status (*run)(void *context, const struct batch *batch, const struct draw *draws,
+                       struct sample *out, struct error *error);
+};
+
+/* The executor over an engine. */
+struct engine_executor {
+    struct engine *engine;
+    struct sampler sampler;
+    int32_t n_ids; /* ids below this exist; rows behind are the vocabulary's padding */
+};
+
+enum status engine_executor_init(struct engine_executor *e, struct engine *engine, int32_t n_ids,
+                                 struct error *error);
+void engine_executor_done(struct engine_executor *e);
+struct executor engine_executor_table(struct engine_executor *e);
+
+#endif

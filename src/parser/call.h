@@ -1,0 +1,73 @@
+/* The two ways in which tool calls are written inside text: a JSON object, and XML-like tags. Both
+ * are machines that are fed the text behind the opening tag and report a call while it comes. */
+#ifndef CSGL_PARSER_CALL_H
+#define CSGL_PARSER_CALL_H
+
+#include "parser/emitter.h"
+#include "parser/json_scan.h"
+#include "parser/tools.h"
+
+enum call_progress {
+    CALL_MORE,   /* everything up to `used` is understood; wait for more text */
+    CALL_DONE,   /* the calls end at `used`; text goes on there */
+    CALL_FAILED, /* not a call: the last `raw` bytes used, and what follows, are content */
+    CALL_REST    /* the same, behind a call that has ended well */
+};
+
+/* What is fed: text that has not been used yet, and whether it is all that comes. */
+struct call_input {
+    const char *text;
+    size_t len;
+    bool is_end;
+    enum parser_reason reason; /* if is_end */
+};
+
+/* {"name": ..., "arguments": {...}}; "parameters" is the same as "arguments". */
+struct call_json {
+    const struct json *tools;
+    struct prose *content; /* is told where calls are */
+    bool is_bare;          /* no tags around it: the name must be one of the tools */
+    bool needs_raw;        /* what is being read is not reported, its text may yet be content */
+    size_t raw;            /* how many bytes of such text have been used, opening tag included */
+    bool has_name, has_arguments, is_begun, is_valid;
+    unsigned char state, member;
+    struct json_scan scan;
+    struct str name, token, early; /* token: a key or string being read; early: arguments seen
+                                      before the name */
+};
+
+/* `tag_len`: bytes of the opening tag before the text that is fed. */
+void call_json_start(struct call_json *call, const struct json *tools, struct prose *content,
+                     bool is_bare, size_t tag_len);
+enum call_progress call_json_feed(struct call_json *call, struct emitter *e,
+                                  const struct call_input *in, size_t *used);
+size_t call_json_held(const struct call_json *call);
+void call_json_done(struct call_json *call);
+
+/* <function=NAME> <parameter=KEY>VALUE</parameter>... </function>. Arguments become a JSON object;
+ * values are typed by the tool's schema. */
+struct call_xml {
+    const struct json *tools;
+    struct prose *content; /* takes text between parameters, which belongs to no call */
+    bool needs_raw, is_begun;
+    size_t raw; /* as in call_json */
+    unsigned char state;
+    size_t n_params;
+    const struct json *function;            /* the tool called, or NULL */
+    struct str name, value, stray, scratch; /* stray: text between parameters */
+    enum param_type types[TOOL_MAX_TYPES];
+    int n_types;
+    bool is_text, is_guess;               /* the value is a string; it has no schema at all */
+    bool is_started, is_block, is_quoted; /* a value: any text, began with a line break, '"' sent */
+    bool is_line_end;                     /* the value text used last was a line break */
+};
+
+/* `is_named`: the text begins behind "<function=" instead of before it. */
+void call_xml_start(struct call_xml *call, const struct json *tools, struct prose *content,
+                    bool is_named, size_t tag_len);
+enum call_progress call_xml_feed(struct call_xml *call, struct emitter *e,
+                                 const struct call_input *in, size_t *used);
+size_t call_xml_held(const struct call_xml *call);
+void call_xml_done(struct call_xml *call);
+
+#endif

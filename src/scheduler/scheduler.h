@@ -1,0 +1,76 @@
+/* The scheduler: decides what each step computes. Continuous batching over the ragged batch,
+ * chunked prefill, prefix reuse, preemption, cancellation. One thread owns it. Knows requests, not
+ * tensors. */
+#ifndef CSGL_SCHEDULER_SCHEDULER_H
+#define CSGL_SCHEDULER_SCHEDULER_H
+
+#include "engine/executor.h"
+#include "kvcache/kv_cache.h"
+#include "scheduler/request.h"
+
+enum scheduler_policy {
+    POLICY_PREFILL_FIRST, /* prompts first, then decode: the reference behaviour */
+    POLICY_MIXED          /* decode rows ride along with a prefill chunk */
+};
+
+struct scheduler_options {
+    enum scheduler_policy policy;
+    int32_t max_running;
+    int32_t max_queue;          /* requests that may wait */
+    int32_t max_prefill_length; /* prompt tokens of a step, at most */
+    double max_step_seconds;    /* a step's prompt tokens are cut to about this time */
+    int32_t context_length, vocab_size;
+    const int32_t *eos_ids; /* kept */
+    int32_t n_eos;
+    const struct tokenizer *tokenizer; /* kept; for stop strings */
+};
+
+/* What happens to a request. Borrowed for the call. */
+struct token_event {
+    uint64_t uid;
+    const struct sample *sample; /* NULL: no token, only the end */
+    bool has_text;               /* `text` is all that this token adds to the answer */
+    struct bytes text;
+    enum finish_reason finish;
+    const char *error; /* FINISH_ERROR */
+    /* When it ends: */
+    int32_t n_prompt, n_cached, n_output;
+    double queue_seconds, prefill_seconds, decode_seconds;
+};
+
+typedef void (*scheduler_emit)(void *context, const struct token_event *event);
+
+struct scheduler_figures {
+    int32_t n_running, n_waiting, last_batch_size;
+    uint64_t steps, prefill_tokens, decode_tokens, cached_tokens, preemptions;
+};
+
+struct scheduler;
+
+/* The executor, cache and what the options point to are kept until scheduler_free. */
+enum status scheduler_new(struct scheduler **out, struct executor executor, struct kv_cache *cache,
+                          const struct scheduler_options *options, scheduler_emit emit,
+                          void *emit_context, struct error *error);
+void scheduler_free(struct scheduler *scheduler);
+
+/* Queues a request. ERROR_LIMIT: the queue is full, or the prompt does not fit the context;
+ * ERROR_INVALID: a field is out of its range. Nothing is emitted then. */
+enum status scheduler_submit(struct scheduler *scheduler, const struct request_options *options,
+                             struct error *error);
+
+/* Ends a request before the next step; one that is not there is no error. Its end is emitted. */
+void scheduler_cancel(struct scheduler *scheduler, uint64_t uid);
+void scheduler_cancel_all(struct scheduler *scheduler);
+
+bool scheduler_has_work(const struct scheduler *scheduler);
+
+/* Runs one step and emits its tokens. A failure of the executor ends every request of the step with
+ * FINISH_ERROR and is returned. */
+enum status scheduler_step(struct scheduler *scheduler, struct error *error);
+
+struct scheduler_figures scheduler_figures(const struct scheduler *scheduler);
+
+/* True if every row has one owner, states fit the cache, and the cache is sound. */
+bool scheduler_check(const struct scheduler *scheduler);
+
+#endif

@@ -29,7 +29,7 @@ struct call_json {
     bool is_bare;          /* no tags around it: the name must be one of the tools */
     bool needs_raw;        /* what is being read is not reported, its text may yet be content */
     size_t raw;            /* how many bytes of such text have been used, opening tag included */
-    bool has_name, has_arguments, is_begun, is_valid;
+    bool has_name, has_arguments, has_unknown, is_begun, is_valid;
     unsigned char state, member;
     struct json_scan scan;
     struct str name, token, early; /* token: a key or string being read; early: arguments seen

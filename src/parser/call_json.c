@@ -25,7 +25,7 @@ static const char close_tag[] = "</tool_call>";
 
 static void reset(struct call_json *c)
 {
-    c->has_name = c->has_arguments = c->is_begun = c->is_valid = false;
+    c->has_name = c->has_arguments = c->has_unknown = c->is_begun = c->is_valid = false;
     c->needs_raw = true;
     c->raw = 0;
     str_clear(&c->name);
@@ -98,11 +98,14 @@ static bool key_done(struct call_json *c)
 {
     struct str key = {0};
     bool ok = decode_token(c, &key);
+    const char *name = str_z(&key);
     c->member = MEMBER_OTHER;
-    if (strcmp(str_z(&key), "name") == 0)
+    if (strcmp(name, "name") == 0)
         c->member = MEMBER_NAME;
-    else if (strcmp(str_z(&key), "arguments") == 0 || strcmp(str_z(&key), "parameters") == 0)
+    else if (strcmp(name, "arguments") == 0 || strcmp(name, "parameters") == 0)
         c->member = MEMBER_ARGUMENTS;
+    else if (strcmp(name, "type") != 0 && strcmp(name, "id") != 0)
+        c->has_unknown = true;
     str_done(&key);
     c->state = COLON;
     return ok && !(c->member == MEMBER_NAME && c->has_name) &&
@@ -164,7 +167,8 @@ static bool start_value(struct call_json *c, struct emitter *e, char byte)
 
 static bool object_done(struct call_json *c, struct emitter *e)
 {
-    if (!c->has_name)
+    /* Without arguments, a key that is not known may be meant to be them. */
+    if (!c->has_name || (!c->has_arguments && c->has_unknown))
         return false;
     if (!c->has_arguments) {
         str_append(&c->early, "{}", 2);
@@ -247,9 +251,10 @@ static enum scan_result scanned(struct call_json *c, struct emitter *e, const ch
 /* Behind a complete object: more objects, surplus braces, or the end. */
 static enum call_progress closed(struct call_json *c, const struct call_input *in, size_t *at)
 {
-    *at += blank_prefix(in->text + *at, in->len - *at);
-    if (*at == in->len)
-        return in->is_end ? CALL_DONE : CALL_MORE;
+    size_t blanks = blank_prefix(in->text + *at, in->len - *at);
+    *at += blanks;
+    if (blanks)
+        return CALL_MORE; /* on their own, so that they never count as raw text of what follows */
     char byte = in->text[*at];
     if (byte == '{') {
         reset(c);

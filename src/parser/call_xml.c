@@ -345,7 +345,7 @@ static enum call_progress after(struct call_xml *c, const struct call_input *in,
     return close == MARKER_MAYBE || next == MARKER_MAYBE ? CALL_MORE : CALL_DONE;
 }
 
-/* The text ends before the call does; `rest` is what is left of it. */
+/* The text ends before the call does. */
 static enum call_progress cut_off(struct call_xml *c, struct emitter *e,
                                   const struct call_input *in)
 {
@@ -370,6 +370,9 @@ static enum call_progress cut_off(struct call_xml *c, struct emitter *e,
 /* At the end of the output the beginning of a tag is no stray text. */
 static bool is_cut_tag(const char *text, size_t len)
 {
+    size_t blanks = blank_prefix(text, len);
+    text += blanks;
+    len -= blanks;
     for (int i = 0; i < N_GAP_TAGS; i++)
         if (marker_at(text, len, gap_tags[i], false) == MARKER_MAYBE)
             return true;

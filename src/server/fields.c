@@ -40,45 +40,18 @@ enum {
     ALL = C | P | G | S
 };
 
-#define AT(member) offsetof(struct request, member)
-#define NUMBER(name, apis, member, min, max)                                                       \
-    {                                                                                              \
-        name, apis, FIELD_NUMBER, AT(member), min, max, 0, 0                                       \
-    }
-#define INT(name, apis, member, min, max)                                                          \
-    {                                                                                              \
-        name, apis, FIELD_INT, AT(member), min, max, 0, 0                                          \
-    }
-#define BOOL(name, apis, member)                                                                   \
-    {                                                                                              \
-        name, apis, FIELD_BOOL, AT(member), 0, 0, 0, 0                                             \
-    }
-#define SWITCH(name, apis, member)                                                                 \
-    {                                                                                              \
-        name, apis, FIELD_SWITCH, AT(member), 0, 0, 0, 0                                           \
-    }
-#define STRING(name, apis, member)                                                                 \
-    {                                                                                              \
-        name, apis, FIELD_STRING, AT(member), 0, 0, 0, 0                                           \
-    }
-#define CUSTOM(name, apis, reader)                                                                 \
-    {                                                                                              \
-        name, apis, FIELD_CUSTOM, 0, 0, 0, read_##reader, 0                                        \
-    }
-#define LABEL(name, apis)                                                                          \
-    {                                                                                              \
-        name, apis, FIELD_LABEL, 0, 0, 0, 0, 0                                                     \
-    }
-#define NEUTRAL(name, apis, values)                                                                \
-    {                                                                                              \
-        name, apis, FIELD_NEUTRAL, 0, 0, 0, 0, values                                              \
-    }
-#define LATER(name, apis)                                                                          \
-    {                                                                                              \
-        name, apis, FIELD_LATER, 0, 0, 0, 0, 0                                                     \
-    }
-
 /* clang-format off */
+#define AT(member) offsetof(struct request, member)
+#define NUMBER(name, apis, member, min, max) {name, apis, FIELD_NUMBER, AT(member), min, max, 0, 0}
+#define INT(name, apis, member, min, max) {name, apis, FIELD_INT, AT(member), min, max, 0, 0}
+#define BOOL(name, apis, member) {name, apis, FIELD_BOOL, AT(member), 0, 0, 0, 0}
+#define SWITCH(name, apis, member) {name, apis, FIELD_SWITCH, AT(member), 0, 0, 0, 0}
+#define STRING(name, apis, member) {name, apis, FIELD_STRING, AT(member), 0, 0, 0, 0}
+#define CUSTOM(name, apis, reader) {name, apis, FIELD_CUSTOM, 0, 0, 0, read_##reader, 0}
+#define LABEL(name, apis) {name, apis, FIELD_LABEL, 0, 0, 0, 0, 0}
+#define NEUTRAL(name, apis, values) {name, apis, FIELD_NEUTRAL, 0, 0, 0, 0, values}
+#define LATER(name, apis) {name, apis, FIELD_LATER, 0, 0, 0, 0, 0}
+
 static const struct field fields[] = {
     /* what is asked */
     CUSTOM("model", C | P | G, model),
@@ -171,6 +144,15 @@ static const struct field fields[] = {
     LATER("lora_path", OPENAI | G),
 };
 /* clang-format on */
+
+bool fields_list(size_t index, const char **name, unsigned *apis)
+{
+    if (index >= sizeof fields / sizeof *fields)
+        return false;
+    *name = fields[index].name;
+    *apis = fields[index].apis;
+    return true;
+}
 
 static const struct field *find_field(const char *name, size_t len, enum api api)
 {

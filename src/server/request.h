@@ -77,6 +77,9 @@ void request_done(struct request *request);
 enum status fields_read(struct request *request, const struct json *object, enum api api,
                         const char *prefix, struct refusal *refusal);
 
+/* Row `index` of the table: its name and a set of enum api; false behind the last. */
+bool fields_list(size_t index, const char **name, unsigned *apis);
+
 /* The readers of fields that are more than a number or a switch. `param` is the name to show. */
 typedef enum status (*field_reader)(struct request *request, const struct json *value,
                                     const char *param, struct refusal *refusal);

@@ -55,7 +55,7 @@ struct peer {
     struct inbox inboxes[2]; /* tokenizer.0, scheduler */
     struct outbox to_frontend;
     pthread_t server, thread;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards to_frontend and what follows */
     struct peer_script script;
     struct str text, tools, kwargs; /* of the last prompt */
     struct prompt_message settings; /* ... its numbers; no pointer in it is valid */
@@ -242,8 +242,11 @@ static inline void *peer_main(void *context)
         for (int i = 0; i < 2; i++)
             while (inbox_receive(&p->inboxes[i], &frame))
                 peer_read(p, &frame);
+        pthread_mutex_lock(&p->lock);
         outbox_flush(&p->to_frontend);
-        socket_wait(p->inboxes, 2, -1, p->to_frontend.n_waiting ? 1 : 5);
+        bool is_behind = p->to_frontend.n_waiting > 0;
+        pthread_mutex_unlock(&p->lock);
+        socket_wait(p->inboxes, 2, -1, is_behind ? 1 : 5);
     }
     inbox_frame_done(&frame);
     return NULL;

@@ -594,6 +594,60 @@ static void many_streams_are_cheap(void **state)
     peer_stop(p);
 }
 
+/* The same at a steady pace, as a scheduler sends: one token for every stream, step by step. */
+static void steady_streams_are_cheap(void **state)
+{
+    (void)state;
+    enum { STREAMS = 64, STEPS = 400, STEP_US = 1280 };
+    static const struct peer_piece token = {" token", "", false}, nothing = {"", "", false};
+    struct peer *p = peer_start(NULL);
+    struct peer_script script = {.is_silent = true};
+    struct outbox own = {0}, kept = p->to_frontend;
+    struct timespec before, after;
+    struct error error;
+    clockid_t clock;
+    int fds[STREAMS];
+    peer_play(p, &script);
+    for (int i = 0; i < STREAMS; i++) {
+        fds[i] = client_connect(p);
+        client_send(fds[i], "POST", CHAT, NULL, "{\"stream\":true," MESSAGES_FIELD "}");
+    }
+    assert_true(peer_wait_count(p, &p->n_prompts, STREAMS));
+    assert_int_equal(OK, outbox_open(&own, p->zmq, p->folder, "frontend", 1024, 64 << 20, &error));
+    pthread_mutex_lock(&p->lock); /* the peer is silent; its outbox is lent to this thread's */
+    p->to_frontend = own;
+    pthread_getcpuclockid(p->server, &clock);
+    clock_gettime(clock, &before);
+    double start = peer_seconds();
+    for (int step = 0; step < STEPS; step++) {
+        bool is_last = step == STEPS - 1;
+        while (peer_seconds() < start + 1e-6 * STEP_US * step)
+            usleep(100);
+        for (unsigned i = 1; i <= STREAMS; i++) /* uids count from 1 in epoch 1 */
+            peer_send_piece(p, (uint64_t)1 << 32 | i, is_last ? &nothing : &token, 100,
+                            is_last ? FINISH_STOP : FINISH_NONE, step + 1, -1);
+        outbox_flush(&p->to_frontend);
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        struct answer_text a = client_receive(fds[i]);
+        int n = 0;
+        for (const char *at = str_z(&a.body); (at = strstr(at, "{\"content\":\" token\"}")); at++)
+            n++;
+        assert_int_equal(STEPS - 1, n);
+        answer_text_done(&a);
+    }
+    clock_gettime(clock, &after);
+    own = p->to_frontend;
+    p->to_frontend = kept;
+    pthread_mutex_unlock(&p->lock);
+    outbox_close(&own);
+    double cpu =
+        (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    print_message("%d streams x %d steps a second: %.2f us of the frontend's CPU an event\n",
+                  STREAMS, 1000000 / STEP_US, 1e6 * cpu / (STREAMS * STEPS));
+    peer_stop(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -616,6 +670,7 @@ int main(void)
         cmocka_unit_test(metrics_count_what_happened),
         cmocka_unit_test(silent_streams_get_comments),
         cmocka_unit_test(many_streams_are_cheap),
+        cmocka_unit_test(steady_streams_are_cheap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

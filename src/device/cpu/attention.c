@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Less work than this is done at once by the caller: waking the pool costs about as much. */
-enum { SMALL_WORK = 1024 };
+enum { SMALL_WORK = 2048 };
 
 const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa)
 {
@@ -261,7 +261,7 @@ static void run_plan(struct cpu_device *cpu, struct attention_run *run)
     run->order = order;
     for (int32_t slot = 0; slot < run->space.n_slots; slot++)
         atomic_store_explicit(done_of(run, slot), 0, memory_order_relaxed);
-    if (work < SMALL_WORK)
+    if (work < SMALL_WORK || run->n_tasks == 1)
         run_tasks(run, 0, 0);
     else
         thread_pool_run(cpu->pool, run_tasks, run, shape.n_threads);

@@ -15,9 +15,10 @@ enum {
     UNIT_LEVELS = 2 * BLOCK_ROWS,
     /* Units whose products are kept in memory before they are added up. */
     RUN_UNITS = 6,
-    /* Blocks whose expanded weights are held at once: results of one row come in longer pieces. */
-    GROUP_BLOCKS = 4,
-    GROUP_BYTES = 256 << 10
+    /* Blocks whose expanded weights are held at once, so that results of one row come in longer
+     * pieces, as long as they stay in the first-level cache. */
+    GROUP_BLOCKS = 2,
+    GROUP_BYTES = 32 << 10
 };
 
 /* The tile registers: sums, activations, weights. */

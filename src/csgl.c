@@ -72,11 +72,10 @@ static enum status check_config(const struct csgl_config *c, struct error *error
 static enum status open_engine(struct csgl_engine *e, const struct csgl_config *c,
                                struct error *error)
 {
-    static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     struct cpu_options cpu = {.n_threads = c->threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)c->activations};
-    struct memory_request request = {.kv_dtype = kv_dtypes[c->kv_cache_dtype],
+    struct memory_request request = {.kv_dtype = kv_dtype_of_word(c->kv_cache_dtype),
                                      .page_size = PAGE_SIZE,
                                      .max_running = c->max_running,
                                      .context_length = c->context_length,

@@ -21,8 +21,6 @@ struct bench {
     int32_t *rows, *tokens;
 };
 
-static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
-
 static enum status open_engine(struct bench *b, struct error *error)
 {
     int32_t length = b->input_len + b->output_len;
@@ -30,7 +28,7 @@ static enum status open_engine(struct bench *b, struct error *error)
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)b->model.activations};
     struct memory_request request = {
-        .kv_dtype = kv_dtypes[b->model.kv_cache_dtype],
+        .kv_dtype = kv_dtype_of_word(b->model.kv_cache_dtype),
         .page_size = 16,
         .max_running = b->batch_size,
         .context_length = length,

@@ -44,12 +44,11 @@ struct scheduler_parts {
 static enum status open_scheduler(const struct serve_options *o, struct scheduler_parts *p,
                                   struct error *error)
 {
-    static const enum dtype kv_dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
     struct cpu_options cpu = {.n_threads = o->model.threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)o->model.activations};
     struct memory_request request = {
-        .kv_dtype = kv_dtypes[o->model.kv_cache_dtype],
+        .kv_dtype = kv_dtype_of_word(o->model.kv_cache_dtype),
         .cache_type = (enum kv_cache_type)o->cache_type,
         .page_size = o->page_size,
         .max_running = o->max_running,

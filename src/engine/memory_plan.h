@@ -22,6 +22,13 @@ struct memory_request {
     uint64_t available_bytes; /* 0: asked from the machine */
 };
 
+/* The type that the i-th word of --kv-cache-dtype means: auto, bf16, f16, f32. */
+static inline enum dtype kv_dtype_of_word(int i)
+{
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    return dtypes[i];
+}
+
 struct memory_plan {
     uint64_t budget, weights, workspace, kv;
     int32_t context_length;

@@ -79,6 +79,19 @@ enum status chat_template_render(const struct chat_template *t, const struct cha
                                  struct chat_output *out, struct error *error);
 void chat_output_done(struct chat_output *out);
 
+/* The same from JSON text. `tools` and `kwargs` may be empty. Errors name the field that is wrong.
+ */
+struct chat_texts {
+    struct {
+        const char *text;
+        size_t len;
+    } messages, tools, kwargs;
+};
+
+enum status chat_template_render_json(const struct chat_template *t, const struct chat_texts *texts,
+                                      const struct chat_input *rest, struct chat_output *out,
+                                      struct error *error);
+
 /* The template inside a tokenizer_config.json: chat_template is a string, or a list of {name,
  * template}, of which "tool_use" is for requests with tools (`has_tools`) and "default" for the
  * others. Borrowed from the tree. ERROR_NOT_FOUND if there is none. */

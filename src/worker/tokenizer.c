@@ -8,10 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    TREE_LIMIT = 256 << 20,
-    TAIL_BYTES = 8192 /* of the rendered prompt, for the parser: more than any generation prompt */
-};
+/* Of the rendered prompt, for the parser: more than any generation prompt. */
+enum { TAIL_BYTES = 8192 };
 
 /* What a failed prompt is to the client. */
 struct refusal {
@@ -48,53 +46,29 @@ static void refuse(struct worker *w, uint64_t uid, struct refusal refusal, const
     outbox_add(&w->to_frontend, uid_epoch(uid), &m);
 }
 
-static enum status parse_json(struct arena *arena, struct bytes text, const char *name,
-                              enum json_type type, struct json *out, struct error *error)
-{
-    enum status status = json_parse(arena, text.data, text.n, out, error);
-    if (status != OK)
-        return error_prefix(error, "%s", name);
-    return out->type == type ? OK
-                             : error_set(error, ERROR_INVALID, "%s must be a JSON %s", name,
-                                         type == JT_ARRAY ? "array" : "object");
-}
-
 /* Renders the chat into w->text. */
 static enum status render(struct worker *w, const struct prompt_message *m, struct error *error)
 {
-    struct arena arena = {.limit = TREE_LIMIT};
-    struct json messages, tools, kwargs;
     struct chat_output output = {0};
-    bool has_tools = m->tools.n > 0;
     const struct chat_template *t =
-        has_tools && w->model->tool_template ? w->model->tool_template : w->model->chat_template;
-    enum status status = OK;
-    if (!t)
-        status =
-            error_set(error, ERROR_UNSUPPORTED,
-                      "this model has no chat template; start the server with --chat-template, "
-                      "or use /v1/completions");
-    if (status == OK)
-        status = parse_json(&arena, m->text, "messages", JT_ARRAY, &messages, error);
-    if (status == OK && has_tools)
-        status = parse_json(&arena, m->tools, "tools", JT_ARRAY, &tools, error);
-    if (status == OK && m->kwargs.n)
-        status = parse_json(&arena, m->kwargs, "chat_template_kwargs", JT_OBJECT, &kwargs, error);
+        m->tools.n && w->model->tool_template ? w->model->tool_template : w->model->chat_template;
     bool continues = m->flags & PROMPT_CONTINUE_FINAL;
-    struct chat_input input = {.messages = &messages,
-                               .tools = has_tools ? &tools : NULL,
-                               .kwargs = m->kwargs.n ? &kwargs : NULL,
-                               .tokens = w->model->tokens,
+    struct chat_texts texts = {.messages = {m->text.data, m->text.n},
+                               .tools = {m->tools.data, m->tools.n},
+                               .kwargs = {m->kwargs.data, m->kwargs.n}};
+    struct chat_input input = {.tokens = w->model->tokens,
                                .n_tokens = w->model->n_tokens,
                                .add_generation_prompt =
                                    !continues && !(m->flags & PROMPT_NO_GENERATION_PROMPT),
                                .continue_final_message = continues};
-    if (status == OK)
-        status = chat_template_render(t, &input, &output, error);
+    if (!t)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "this model has no chat template; start the server with --chat-template, "
+                         "or use /v1/completions");
+    enum status status = chat_template_render_json(t, &texts, &input, &output, error);
     if (status == OK)
         str_append(&w->text, str_z(&output.text), output.text.len);
     chat_output_done(&output);
-    arena_done(&arena);
     return status;
 }
 

@@ -5,10 +5,10 @@
  * not).
  *
  * Tiles 0-3 are sums of 2 x 2 tiles of 16 x 16; 4, 5 hold q or p; 6, 7 hold K or V. */
+#include "device/cpu/amx.h"
 #include "device/cpu/attention.h"
 
 #include <assert.h>
-#include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -19,32 +19,20 @@ enum {
     MOST_DIMS = 256
 };
 
-/* Memory written by plain stores is read by tile loads next, which the compiler may not know. */
-static inline void tile_barrier(void)
-{
-    __asm__ volatile("" ::: "memory");
-}
-
 static void amx_begin(struct attention_tile *tile)
 {
-    /* Palette 1; all tiles 16 rows of 64 bytes (Intel SDM, LDTILECFG). */
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t row_bytes[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
+    struct tile_config config = {.palette = 1};
+    for (int i = 0; i < AMX_TILES; i++) {
         config.row_bytes[i] = TILE_BYTES;
         config.rows[i] = TILE_ROWS;
     }
-    tile_barrier();
-    _tile_loadconfig(&config);
+    tiles_configure(&config);
     attention_rounded_avx512.begin(tile);
 }
 
 static void amx_end(struct attention_tile *tile)
 {
-    _tile_release();
+    tiles_release();
     attention_rounded_avx512.end(tile);
 }
 
@@ -55,36 +43,35 @@ static inline void score_tiles(struct attention_tile *tile, const struct attenti
     int dim = tile->view->head_dim;
     const uint16_t *q = tile->q16 + m * dim, *k0 = block->k[i], *k1 = block->k[i + 1];
     size_t q_stride = (size_t)dim * sizeof *q;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
     for (int d = 0; d < dim; d += STEP) {
-        _tile_loadd(6, k0 + d * ATTENTION_PIECE, TILE_BYTES);
-        _tile_loadd(7, k1 + d * ATTENTION_PIECE, TILE_BYTES);
-        _tile_loadd(4, q + d, q_stride);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
+        TILE_LOAD(6, k0 + d * ATTENTION_PIECE, TILE_BYTES);
+        TILE_LOAD(7, k1 + d * ATTENTION_PIECE, TILE_BYTES);
+        TILE_LOAD(4, q + d, q_stride);
+        TILE_BF16(0, 4, 6);
+        TILE_BF16(1, 4, 7);
         if (is_pair) {
-            _tile_loadd(5, q + TILE_ROWS * dim + d, q_stride);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            TILE_LOAD(5, q + TILE_ROWS * dim + d, q_stride);
+            TILE_BF16(2, 5, 6);
+            TILE_BF16(3, 5, 7);
         }
     }
     float *out = tile->scores + m * ATTENTION_BLOCK + i * ATTENTION_PIECE;
     enum { OUT_STRIDE = ATTENTION_BLOCK * sizeof(float) };
-    _tile_stored(0, out, OUT_STRIDE);
-    _tile_stored(1, out + ATTENTION_PIECE, OUT_STRIDE);
+    TILE_STORE(0, out, OUT_STRIDE);
+    TILE_STORE(1, out + ATTENTION_PIECE, OUT_STRIDE);
     if (is_pair) {
-        _tile_stored(2, out + TILE_ROWS * ATTENTION_BLOCK, OUT_STRIDE);
-        _tile_stored(3, out + TILE_ROWS * ATTENTION_BLOCK + ATTENTION_PIECE, OUT_STRIDE);
+        TILE_STORE(2, out + TILE_ROWS * ATTENTION_BLOCK, OUT_STRIDE);
+        TILE_STORE(3, out + TILE_ROWS * ATTENTION_BLOCK + ATTENTION_PIECE, OUT_STRIDE);
     }
 }
 
 /* Rows behind the last vector are computed too: the arrays of a worker have ATTENTION_TILE rows. */
 static void amx_scores(struct attention_tile *tile, const struct attention_block *block)
 {
-    tile_barrier();
     for (int i = 0; i * ATTENTION_PIECE < block->end; i += 2)
         for (int m = 0; m < tile->n; m += 2 * TILE_ROWS)
             score_tiles(tile, block, m, tile->n - m > TILE_ROWS, i);
@@ -124,29 +111,29 @@ static inline void add_tiles(struct attention_tile *tile, const uint16_t *const 
     const uint16_t *p = tile->p16 + m * ATTENTION_BLOCK;
     size_t stride = (size_t)dim * sizeof *acc;
     enum { P_STRIDE = ATTENTION_BLOCK * sizeof(uint16_t) };
-    _tile_loadd(0, acc, stride);
-    _tile_loadd(1, acc + TILE_ROWS, stride);
+    TILE_LOAD(0, acc, stride);
+    TILE_LOAD(1, acc + TILE_ROWS, stride);
     if (is_pair) {
-        _tile_loadd(2, acc2, stride);
-        _tile_loadd(3, acc2 + TILE_ROWS, stride);
+        TILE_LOAD(2, acc2, stride);
+        TILE_LOAD(3, acc2 + TILE_ROWS, stride);
     }
     for (int i = 0; i < steps; i++) {
-        _tile_loadd(6, v[i] + 2 * d, stride);
-        _tile_loadd(7, v[i] + 2 * d + STEP, stride);
-        _tile_loadd(4, p + i * STEP, P_STRIDE);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
+        TILE_LOAD(6, v[i] + 2 * d, stride);
+        TILE_LOAD(7, v[i] + 2 * d + STEP, stride);
+        TILE_LOAD(4, p + i * STEP, P_STRIDE);
+        TILE_BF16(0, 4, 6);
+        TILE_BF16(1, 4, 7);
         if (is_pair) {
-            _tile_loadd(5, p + TILE_ROWS * ATTENTION_BLOCK + i * STEP, P_STRIDE);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            TILE_LOAD(5, p + TILE_ROWS * ATTENTION_BLOCK + i * STEP, P_STRIDE);
+            TILE_BF16(2, 5, 6);
+            TILE_BF16(3, 5, 7);
         }
     }
-    _tile_stored(0, acc, stride);
-    _tile_stored(1, acc + TILE_ROWS, stride);
+    TILE_STORE(0, acc, stride);
+    TILE_STORE(1, acc + TILE_ROWS, stride);
     if (is_pair) {
-        _tile_stored(2, acc2, stride);
-        _tile_stored(3, acc2 + TILE_ROWS, stride);
+        TILE_STORE(2, acc2, stride);
+        TILE_STORE(3, acc2 + TILE_ROWS, stride);
     }
 }
 
@@ -159,7 +146,6 @@ static void amx_accumulate(struct attention_tile *tile, const struct attention_b
     assert(dim <= MOST_DIMS && dim % STEP == 0);
     for (int i = 0; i < steps; i++)
         v[i] = v_rows(block, i * STEP, dim, copies[i]);
-    tile_barrier();
     for (int d = 0; d < dim; d += STEP)
         for (int m = 0; m < tile->n; m += 2 * TILE_ROWS)
             add_tiles(tile, v, steps, m, tile->n - m > TILE_ROWS, d);

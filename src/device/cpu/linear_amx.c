@@ -4,11 +4,11 @@
  * int8: every group of 32 (or 16) columns has scales of its own, so a tile product covers 16 rows,
  * 16 outputs and one group, and its i32 sums go through memory into f32 sums in registers. Vector
  * instructions, not tiles, bound this kernel. */
+#include "device/cpu/amx.h"
 #include "device/cpu/linear_avx512.h"
 
 enum {
     MIN_ROWS = 10, /* a tile with fewer rows goes to VNNI */
-    N_TILES = 8,
     TILE_BYTES = 1024,
     TILE_VALUES = TILE_ROWS_MAX * BLOCK_ROWS,
     UNIT_CODES = UNIT * BLOCK_ROWS,
@@ -22,47 +22,25 @@ enum {
 };
 
 /* The tile registers: sums, activations, weights. */
-#define SUM_0 "%%tmm0"
-#define SUM_1 "%%tmm1"
-#define SUM_2 "%%tmm2"
-#define SUM_3 "%%tmm3"
-#define LEFT_0 "%%tmm4"
-#define LEFT_1 "%%tmm5"
-#define RIGHT_0 "%%tmm6"
-#define RIGHT_1 "%%tmm7"
-
-/* Assembly of our own: gcc 12's intrinsics do not say that they read memory, and the stores that
- * fill a configuration or a panel are dropped or moved. */
-#define TILE_LOAD(tile, from, stride)                                                              \
-    __asm__ volatile("tileloadd (%0,%1,1), " tile ::"r"(from), "r"((long)(stride)) : "memory")
-#define TILE_STORE(tile, to)                                                                       \
-    __asm__ volatile("tilestored " tile ", (%0,%1,1)" ::"r"(to), "r"(64L) : "memory")
-#define TILE_ZERO(tile) __asm__ volatile("tilezero " tile ::)
-#define TILE_INT8(sum, left, right) __asm__ volatile("tdpbssd " right ", " left ", " sum ::)
-#define TILE_BF16(sum, left, right) __asm__ volatile("tdpbf16ps " right ", " left ", " sum ::)
-
-/* Palette 1: tiles of up to 16 rows of 64 bytes (Intel SDM vol. 1, ch. 18). */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
+#define SUM_0 0
+#define SUM_1 1
+#define SUM_2 2
+#define SUM_3 3
+#define LEFT_0 4
+#define LEFT_1 5
+#define RIGHT_0 6
+#define RIGHT_1 7
 
 /* Products of `rows` x `bytes` (at most 64) of activations. */
 static void tiles_begin(int rows, int bytes)
 {
     struct tile_config config = {.palette = 1};
-    for (int i = 0; i < N_TILES; i++) {
+    for (int i = 0; i < AMX_TILES; i++) {
         bool is_left = i == 4 || i == 5, is_right = i > 5;
         config.row_bytes[i] = (uint16_t)(is_left ? bytes : 64);
         config.rows[i] = (uint8_t)(is_right ? bytes / 4 : rows);
     }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config) : "memory");
-}
-
-static void tiles_end(void)
-{
-    __asm__ volatile("tilerelease" ::);
+    tiles_configure(&config);
 }
 
 /* One block of weights: signed codes [unit][8 words][16 rows][4 columns], and f32
@@ -144,10 +122,10 @@ static void multiply_tiles(const int8_t *x, const int8_t *w, int n, int32_t *sum
         PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
         PRODUCT(SUM_2, LEFT_0, RIGHT_0, 2);
         PRODUCT(SUM_3, LEFT_1, RIGHT_1, 3);
-        TILE_STORE(SUM_0, sums);
-        TILE_STORE(SUM_1, sums + TILE_VALUES);
-        TILE_STORE(SUM_2, sums + 2 * TILE_VALUES);
-        TILE_STORE(SUM_3, sums + 3 * TILE_VALUES);
+        TILE_STORE(SUM_0, sums, 64);
+        TILE_STORE(SUM_1, sums + TILE_VALUES, 64);
+        TILE_STORE(SUM_2, sums + 2 * TILE_VALUES, 64);
+        TILE_STORE(SUM_3, sums + 3 * TILE_VALUES, 64);
         x += 4 * X_STEP;
         w += 4 * UNIT_CODES;
         sums += 4 * TILE_VALUES;
@@ -155,8 +133,8 @@ static void multiply_tiles(const int8_t *x, const int8_t *w, int n, int32_t *sum
     if (n > 0) {
         PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0);
         PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
-        TILE_STORE(SUM_0, sums);
-        TILE_STORE(SUM_1, sums + TILE_VALUES);
+        TILE_STORE(SUM_0, sums, 64);
+        TILE_STORE(SUM_1, sums + TILE_VALUES, 64);
     }
 #undef PRODUCT
 }
@@ -255,7 +233,7 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
             }
         }
     }
-    tiles_end();
+    tiles_release();
 }
 
 /* Up to four tiles of rows share every weight tile. The sums stay in tiles over all columns. */
@@ -289,10 +267,10 @@ static void multiply_bf16_tiles(const struct linear_part *part, const struct lin
         TILE_BF16(SUM_3, LEFT_1, RIGHT_0);
     }
     size_t step = height * BLOCK_ROWS;
-    TILE_STORE(SUM_0, sums);
-    TILE_STORE(SUM_1, sums + step);
-    TILE_STORE(SUM_2, sums + 2 * step);
-    TILE_STORE(SUM_3, sums + 3 * step);
+    TILE_STORE(SUM_0, sums, 64);
+    TILE_STORE(SUM_1, sums + step, 64);
+    TILE_STORE(SUM_2, sums + 2 * step, 64);
+    TILE_STORE(SUM_3, sums + 3 * step, 64);
 }
 
 static void multiply_bf16(const struct linear_part *part, const struct linear_input *in,
@@ -310,7 +288,7 @@ static void multiply_bf16(const struct linear_part *part, const struct linear_in
             store_rows(part, block, row, (int)n, output, (const __m512 *)(const void *)sums);
         }
     }
-    tiles_end();
+    tiles_release();
 }
 
 static int32_t tile_rows(int32_t n_rows)

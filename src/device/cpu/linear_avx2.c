@@ -233,13 +233,14 @@ ALWAYS_INLINE void expand_quantized(const struct walk *walk, float *to)
         for (int h = 0; h < HALVES; h++) {
             __m256i codes[UNIT_WORDS];
             load_codes(walk, u, h, codes);
-            for (int i = 0; i < UNIT; i++) {
-                __m256i code = _mm256_and_si256(
-                    _mm256_srl_epi32(codes[i / 4], _mm_cvtsi32_si128(8 * (i % 4))), byte);
-                __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
-                __m256 w =
-                    _mm256_fmadd_ps(value, levels.scale[i / 16].half[h], levels.bias.half[h]);
-                _mm256_storeu_ps(to + (u * UNIT + i) * BLOCK_ROWS + LANES * h, w);
+            for (int i = 0; i < UNIT_WORDS; i++) {
+                __m256 scale = levels.scale[i / 4].half[h], bias = levels.bias.half[h];
+                float *at = to + (u * UNIT + 4 * i) * BLOCK_ROWS + LANES * h;
+                for (int j = 0; j < 4; j++) {
+                    __m256i code = _mm256_and_si256(_mm256_srli_epi32(codes[i], 8 * j), byte);
+                    __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
+                    _mm256_storeu_ps(at + j * BLOCK_ROWS, _mm256_fmadd_ps(value, scale, bias));
+                }
             }
         }
     }

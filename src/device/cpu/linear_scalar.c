@@ -26,9 +26,14 @@ static void quantize_unit(const float *x, int n, int8_t *codes, float *scale, in
         return; /* the scale alone makes the results NaN or infinite */
     float inverse = 127.0f / max;
     for (int i = 0; i < n; i++) {
+        /* At 1.5 * 2^23 floats are the integers: the sum is rounded to one, to even on a tie. */
         float scaled = x[i] * inverse;
-        codes[i] = (int8_t)lrintf(scaled);
-        sums[i < 16 ? 1 : 2] -= codes[i];
+        float rounded = scaled + 0x1.8p23f;
+        codes[i] = (int8_t)(rounded - 0x1.8p23f);
+    }
+    for (int i = 0; i < 16; i++) {
+        sums[1] -= codes[i];
+        sums[2] -= codes[i + 16];
     }
     sums[0] = sums[1] + sums[2];
 }

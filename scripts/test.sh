@@ -2,7 +2,7 @@
 # Builds csgl and passes every test. Arguments choose the builds; without any it is the release build.
 #   release  gcc or the system's compiler, all tests
 #   asan     clang with AddressSanitizer and UBSan: unit, ops, models, command line
-#   tsan     clang with ThreadSanitizer: thread pool and what runs on it
+#   tsan     clang with ThreadSanitizer: thread pool, messages, scheduler, server
 # Ends with "N passed, N failed" over all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +18,7 @@ esac
 # The tests of the real model are skipped, and say so, when it cannot be fetched.
 CSGL_TEST_MODEL=$(scripts/fetch-model.sh || true)
 export CSGL_TEST_MODEL
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp"
 
 python=python3
 $python -c 'import pytest' 2>/dev/null || python=/usr/bin/python3
@@ -62,7 +63,7 @@ run_build() {
 for build in "${builds[@]}"; do
     case $build in
     release | debug | asan) run_build "$build" ;;
-    tsan) run_build tsan 'thread_pool|ops|models_logits' ;;
+    tsan) run_build tsan 'thread_pool|attention|message|scheduler|server' ;;
     *)
         echo "csgl: no build named $build; there are release, debug, asan and tsan" >&2
         exit 2

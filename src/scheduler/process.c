@@ -261,7 +261,8 @@ static enum status loop(struct process *p, struct error *error)
         write_board(p);
         if (status == OK && can_step)
             flush(p);
-        else if (status == OK && socket_wait(&p->inbox, 1, life_fd, p->stuck_since ? 1 : IDLE_MS))
+        else if (status == OK &&
+                 socket_wait(&p->inbox, 1, life_fd, p->stuck_since > 0.0 ? 1 : IDLE_MS))
             break;
     }
     flush(p); /* a failed device's last words */

@@ -430,6 +430,7 @@ enum status scheduler_step(struct scheduler *s, struct error *error)
     }
     for (int32_t i = 0; i < s->batch.n_want; i++)
         take_token(s, s->want_requests[i], &s->samples[i]);
+    assert(scheduler_check(s)); /* debug and sanitizer builds */
     return OK;
 }
 

@@ -47,6 +47,12 @@ void json_reader_init(struct json_reader *reader, const char *data, size_t bytes
 void json_reader_done(struct json_reader *reader);
 enum json_event json_next(struct json_reader *reader, struct error *error);
 
+/* How far the text has been read: behind the last event. For taking a value's own text. */
+static inline const char *json_position(const struct json_reader *reader)
+{
+    return reader->at;
+}
+
 /* Skips the value whose first event was `first` (as returned by json_next). */
 enum status json_skip(struct json_reader *reader, enum json_event first, struct error *error);
 

@@ -54,9 +54,9 @@ static enum status skip(struct loader *l)
 /* Skips the value at hand and remembers where it stands. */
 static enum status take_span(struct loader *l, struct span *span)
 {
-    const char *from = l->reader.at;
+    const char *from = json_position(&l->reader);
     enum status status = skip(l);
-    *span = (struct span){from, (size_t)(l->reader.at - from)};
+    *span = (struct span){from, (size_t)(json_position(&l->reader) - from)};
     return status;
 }
 

@@ -2,6 +2,8 @@
 #include "tokenizer/detokenizer.h"
 #include "tokenizer/encoder.h"
 #include "tokenizer/normalizer.h"
+#include "tokenizer/split_regex.h"
+#include "tokenizer/split_rules.h"
 #include "tokenizer/unicode.h"
 
 #include <setjmp.h>
@@ -127,6 +129,122 @@ static void an_edit_says_where_its_result_came_from(void **state)
     nfc_scratch_done(&scratch);
     text_edits_done(&edits);
     str_done(&out);
+}
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define ENDING "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LEADS "[^\\r\\n\\p{L}\\p{N}]?"
+#define UPPERS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWERS "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+
+static const struct {
+    enum split_rule rule;
+    const char *pattern;
+} rules[] = {
+    {SPLIT_RULE_GPT2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
+                      "\\s+(?!\\S)|\\s+"},
+    {SPLIT_RULE_QWEN2, CONTRACTIONS "|" LEADS "\\p{L}+|\\p{N}" ENDING},
+    {SPLIT_RULE_QWEN35, CONTRACTIONS "|" LEADS "[\\p{L}\\p{M}]+|\\p{N}"
+                                     "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
+                                     "\\s+(?!\\S)|\\s+"},
+    {SPLIT_RULE_LLAMA3, CONTRACTIONS "|" LEADS "\\p{L}+|\\p{N}{1,3}" ENDING},
+    {SPLIT_RULE_O200K,
+     LEADS UPPERS "*" LOWERS "+" CONTRACTIONS "?|" LEADS UPPERS "+" LOWERS "*" CONTRACTIONS
+                  "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|"
+                  "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+};
+
+static void check_split(enum split_rule rule, struct split_regex *regex,
+                        struct split_regex_scratch *scratch, const char *text, size_t n)
+{
+    struct error error;
+    for (size_t at = 0, start, end; at < n; at = end) {
+        bool found;
+        assert_int_equal(
+            split_regex_find(regex, scratch, text, n, at, &found, &start, &end, &error), OK);
+        assert_true(found && start == at && end > at);
+        size_t mine = (size_t)(split_rule_match(rule, text + at, text + n) - text);
+        if (mine != end)
+            fail_msg("rule %d takes \"%.*s\" of \"%s\", its pattern \"%.*s\"", (int)rule,
+                     (int)(mine - at), text + at, text, (int)(end - at), text + at);
+    }
+}
+
+/* PCRE2 is an independent reader of the same patterns. The characters are old enough for any
+ * version of it. */
+static void the_matchers_split_as_their_patterns_say(void **state)
+{
+    (void)state;
+    static const char *const units[] = {"a",
+                                        "b",
+                                        "S",
+                                        "s",
+                                        "t",
+                                        "T",
+                                        "L",
+                                        "l",
+                                        "re",
+                                        "D",
+                                        "Z",
+                                        "'",
+                                        "'s",
+                                        "'LL",
+                                        "'\xC5\xBF",
+                                        "1",
+                                        "23",
+                                        " ",
+                                        " ",
+                                        "  ",
+                                        "\t",
+                                        "\n",
+                                        "\r",
+                                        "\r\n",
+                                        "/",
+                                        "//",
+                                        "!",
+                                        "-",
+                                        "\"",
+                                        "\xC2\xA0",
+                                        "\xC2\x85",
+                                        "\xE3\x80\x80",
+                                        "\xC3\xA9",
+                                        "\xC3\x89",
+                                        "\xC7\x85",
+                                        "\xCA\xB0",
+                                        "\xC2\xAA",
+                                        "\xE6\x97\xA5",
+                                        "\xCC\x81",
+                                        "\xD9\xA3",
+                                        "\xC2\xBD",
+                                        "\xE2\x85\xA7",
+                                        "\xE2\x80\x8B",
+                                        "\xF0\x9F\x91\x8D",
+                                        "\xE0\xA4\xBF",
+                                        "\xC5\xBF"};
+    enum { N_UNITS = sizeof units / sizeof units[0] };
+    struct split_regex_scratch *scratch = split_regex_scratch_new();
+    assert_non_null(scratch);
+    struct error error;
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        struct split_regex *regex;
+        const char *pattern = rules[i].pattern;
+        assert_int_equal(split_rule_of_pattern(pattern, strlen(pattern)), rules[i].rule);
+        assert_int_equal(split_regex_new(pattern, strlen(pattern), &regex, &error), OK);
+        unsigned seed = 7;
+        struct str text = {0};
+        for (int k = 0; k < 30000; k++) {
+            str_clear(&text);
+            for (int n = 1 + k % 9; n > 0; n--) {
+                seed = seed * 1664525u + 1013904223u;
+                str_append_z(&text, units[(seed >> 12) % N_UNITS]);
+            }
+            check_split(rules[i].rule, regex, scratch, text.data, text.len);
+        }
+        str_done(&text);
+        split_regex_free(regex);
+    }
+    assert_int_equal(split_rule_of_pattern("\\p{L}+", 6), SPLIT_RULE_NONE);
+    split_regex_scratch_free(scratch);
 }
 
 static struct encoder *new_encoder(const struct tokenizer *t, size_t cache_bytes)
@@ -378,6 +496,7 @@ int main(void)
         cmocka_unit_test(nfc_composes_orders_and_excludes),
         cmocka_unit_test(a_long_run_of_marks_costs_no_more_than_its_length),
         cmocka_unit_test(an_edit_says_where_its_result_came_from),
+        cmocka_unit_test(the_matchers_split_as_their_patterns_say),
         cmocka_unit_test(a_mark_counts_the_tokens_wholly_before_it),
         cmocka_unit_test(marks_survive_normalization_and_broken_bytes),
         cmocka_unit_test(a_failed_call_leaves_the_ids_that_were_there),

@@ -3,12 +3,9 @@
 import concurrent.futures
 import json
 import pathlib
-import re
-import subprocess
-import threading
-import urllib.request
 
 import pytest
+from serving import Server
 
 REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "tests/models/smollm2/reference.json"
 
@@ -17,33 +14,15 @@ PROMPTS = [entry["text"] for entry in json.loads(REFERENCE.read_text())["prompts
 PROMPTS += [prompt * 6 for prompt in PROMPTS[:6]]
 
 
-class Server:
-    def __init__(self, binary, model, *options):
-        self.process = subprocess.Popen([binary, "serve", "--model-path", model, "--port", "0",
-                                         "--activations", "float", "--kv-cache-dtype", "f32",
-                                         *options], stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            if "ready on" in line:
-                self.url = re.search(r"http://\S+", line).group(0)
-                break
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+class Greedy(Server):
+    """A server in the mode in which answers are compared."""
 
-    def answer(self, prompt, n=32):
-        body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True}
-        request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=300) as reply:
-            return json.load(reply)
+    def __init__(self, binary, model, *options):
+        super().__init__(binary, model, "--activations", "float", "--kv-cache-dtype", "f32", *options)
 
     def text(self, prompt):
-        return self.answer(prompt)["choices"][0]["text"]
-
-    def metric(self, name):
-        with urllib.request.urlopen(self.url + "/metrics", timeout=10) as reply:
-            for line in reply.read().decode().splitlines():
-                if line.startswith(name + " "):
-                    return float(line.split()[1])
-        raise KeyError(name)
+        body = {"prompt": prompt, "max_tokens": 32, "temperature": 0, "ignore_eos": True}
+        return self.request("POST", "/v1/completions", body).json["choices"][0]["text"]
 
     def together(self):
         with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
@@ -55,7 +34,7 @@ def serve(binary, model):
     servers = []
 
     def start(*options):
-        servers.append(Server(binary, model, *options))
+        servers.append(Greedy(binary, model, *options))
         return servers[-1]
 
     yield start
@@ -67,7 +46,7 @@ def serve(binary, model):
 @pytest.fixture(scope="module")
 def alone(binary, model):
     """Each prompt's answer from a server that does nothing else and keeps nothing."""
-    server = Server(binary, model, "--cache-type", "naive")
+    server = Greedy(binary, model, "--cache-type", "naive")
     texts = [server.text(prompt) for prompt in PROMPTS]
     server.process.terminate()
     server.process.wait()

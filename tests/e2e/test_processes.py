@@ -3,35 +3,18 @@
 import json
 import os
 import pathlib
-import re
 import signal
 import socket
-import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
 
 import pytest
+from serving import Server
 
 
-class Server:
-    """A running `csgl serve` on a free port, and who its children are."""
-
-    def __init__(self, binary, model, *options):
-        self.process = subprocess.Popen([binary, "serve", "--model-path", model, "--port", "0",
-                                         *options], stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        self.ready = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
-        assert self.ready.wait(60), self.lines
-        self.url = re.search(r"http://\S+", self.lines[-1]).group(0)
-
-    def _read(self):
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if "ready on" in line:
-                self.ready.set()
+class Watched(Server):
+    """A server whose processes are watched."""
 
     def children(self):
         """Process ids by role."""
@@ -47,14 +30,11 @@ class Server:
                     roles[words[words.index(b"--role") + 1].decode()] = int(entry.name)
         return roles
 
-    def get(self, path, timeout=10):
-        with urllib.request.urlopen(self.url + path, timeout=timeout) as reply:
-            return reply.status, reply.read().decode()
-
     def status(self, path):
-        """The HTTP status, or 0 when nobody answers."""
+        """The HTTP status, or 0 when nobody answers within two seconds."""
         try:
-            return self.get(path, 2)[0]
+            with urllib.request.urlopen(self.url + path, timeout=2) as reply:
+                return reply.status
         except urllib.error.HTTPError as error:
             return error.code
         except OSError:
@@ -75,18 +55,13 @@ class Server:
             time.sleep(0.05)
         return False
 
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(60)
-        return code
-
 
 @pytest.fixture
 def serve(binary, model):
     servers = []
 
     def start(*options):
-        servers.append(Server(binary, model, *options))
+        servers.append(Watched(binary, model, *options))
         return servers[-1]
 
     yield start
@@ -130,7 +105,7 @@ def test_a_killed_child_is_noticed_and_comes_back(serve, role):
         assert b'"error"' in rest
     assert server.wait_until_healthy(10)
     assert server.ask()["choices"][0]["text"] == before
-    assert server.get("/metrics")[1].count("csgl_") > 5
+    assert server.get("/metrics").body.count("csgl_") > 5
     assert server.stop() == 0
 
 

@@ -453,12 +453,22 @@ static inline struct answer_text client_receive(int fd)
     return answer;
 }
 
-static inline struct answer_text client_ask(const struct peer *p, const char *method,
-                                            const char *path, const char *body)
+/* What either side noted before is seen by the other after. */
+static inline void peer_settle(struct peer *p)
 {
+    pthread_mutex_lock(&p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static inline struct answer_text client_ask(struct peer *p, const char *method, const char *path,
+                                            const char *body)
+{
+    peer_settle(p);
     int fd = client_connect(p);
     client_send(fd, method, path, NULL, body);
-    return client_receive(fd);
+    struct answer_text answer = client_receive(fd);
+    peer_settle(p);
+    return answer;
 }
 
 static inline void answer_text_done(struct answer_text *answer)

@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import random
+import resource
 import socket
 import time
 
@@ -140,3 +141,27 @@ def test_health_answers_at_once_while_the_machine_is_busy(server):
             time.sleep(0.02)
         assert all(b.result().status == 200 for b in busy)
     assert slowest < 1, slowest  # 0.1 s on a machine of its own
+
+
+def test_two_thousand_idle_connections_on_256_descriptors(binary, model, tmp_path):
+    """Idle connections give way to a request, without a busy loop and without a refusal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip("this process may not open enough descriptors itself")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    limited = tmp_path / "csgl"
+    limited.write_text(f'#!/bin/sh\nulimit -n 256\nexec {binary} "$@"\n')
+    limited.chmod(0o755)
+    server = Server(str(limited), model, "--context-length", "1024")
+    idle = []
+    try:
+        for _ in range(2000):
+            idle.append(open_socket(server))
+        for _ in range(5):
+            assert server.complete().status == 200
+            assert server.get("/health").status == 200
+    finally:
+        for connection in idle:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert server.stop() == 0

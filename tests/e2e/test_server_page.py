@@ -195,3 +195,9 @@ def test_a_key_is_asked_for(browser, binary, model):
         browser.wait("document.getElementById('model').textContent === 'small'")
     finally:
         server.stop()
+
+
+def test_the_page_asks_nobody_else(server):
+    page = server.get("/").body
+    assert "<script>" in page
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")

@@ -1,7 +1,8 @@
 /* Ids and texts against the recorded answers of the `tokenizers` package. The small tokenizers are
- * in the repository; the real ones are looked for in the data folder, and their vectors are skipped
- * without them. */
+ * in the repository; the real ones are looked for in the data folder and in the default model, and
+ * their vectors are skipped without them. */
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "tokenizer/encoder.h"
 
 #include <inttypes.h>
@@ -306,10 +307,37 @@ static void qwen3(void **state)
     check_real("qwen3");
 }
 
+/* From the vocabulary inside the default model's GGUF. */
 static void smollm2(void **state)
 {
     (void)state;
-    check_real("smollm2");
+    const char *path = getenv("CSGL_TEST_MODEL");
+    struct checkpoint *checkpoint;
+    struct checkpoint_vocab v;
+    struct tokenizer *t;
+    struct error error = {0};
+    if (!path || !file_exists(path)) {
+        print_message("skipped: CSGL_TEST_MODEL names no file\n");
+        skip();
+    }
+    if (checkpoint_open(&checkpoint, path, &error) != OK ||
+        checkpoint_vocab(checkpoint, &v, &error) != OK)
+        fail_msg("%s", error.message);
+    struct tokenizer_vocab vocab = {.model = v.model,
+                                    .pre = v.pre,
+                                    .n_tokens = (size_t)v.n_tokens,
+                                    .tokens = v.tokens,
+                                    .token_types = v.token_types,
+                                    .n_merges = (size_t)v.n_merges,
+                                    .merges = v.merges,
+                                    .bos_id = v.bos_id,
+                                    .eos_id = v.eos_id,
+                                    .add_bos = v.add_bos};
+    if (tokenizer_load_vocab(&vocab, &t, &error) != OK)
+        fail_msg("%s", error.message);
+    check_tokenizer(t, "smollm2");
+    tokenizer_free(t);
+    checkpoint_free(checkpoint);
 }
 
 static void gpt_oss(void **state)

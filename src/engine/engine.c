@@ -143,12 +143,14 @@ enum status engine_batch_init(struct engine *e, struct batch *batch, struct erro
                       e->request.max_want, error);
 }
 
-/* The device's copy of one of the batch's arrays, as [rows, cols]. */
-static struct tensor input(const struct engine *e, const struct batch *b, const int32_t *array,
+/* Copies the used part of one of the batch's arrays to the device: [rows, cols]. */
+static struct tensor input(struct engine *e, const struct batch *b, const int32_t *array,
                            int32_t rows, int32_t cols)
 {
+    size_t offset = (size_t)(array - b->memory) * sizeof(int32_t);
+    memcpy((char *)e->inputs.host + offset, array, (size_t)rows * (size_t)cols * sizeof(int32_t));
     return (struct tensor){.buffer = &e->inputs,
-                           .offset = (size_t)(array - b->memory) * sizeof(int32_t),
+                           .offset = offset,
                            .dtype = DTYPE_I32,
                            .rows = rows,
                            .cols = cols,
@@ -158,7 +160,6 @@ static struct tensor input(const struct engine *e, const struct batch *b, const 
 static void bind_inputs(struct engine *e, const struct batch *b)
 {
     struct forward *f = &e->forward;
-    memcpy(e->inputs.host, b->memory, b->memory_bytes);
     f->n_tokens = b->n_tokens;
     f->n_sequences = b->n_sequences;
     f->n_want = b->n_want;

@@ -201,7 +201,6 @@ bool http_head_field(struct http_parser *parser, char *line, size_t bytes)
 
 bool http_head_complete(struct http_parser *parser)
 {
-    bool is_sending = parser->method[0] == 'P'; /* POST, PUT, PATCH */
     if (parser->minor >= 1 && !parser->has_host)
         return http_parser_refuse(parser, 400, "The header field Host is missing.");
     if (parser->has_encoding && (parser->has_length || parser->minor == 0))
@@ -216,8 +215,6 @@ bool http_head_complete(struct http_parser *parser)
         return http_parser_refuse(parser, 417,
                                   "The only expectation understood is "
                                   "100-continue.");
-    if (is_sending && !parser->has_length && !parser->is_chunked)
-        return http_parser_refuse(parser, 411, "The request has no Content-Length.");
     if (parser->has_length && parser->body_left > parser->limits->max_body_bytes)
         return http_parser_refuse(parser, 413,
                                   "The request body is larger than this server "

@@ -18,7 +18,6 @@
     X(405, "Method Not Allowed")                                                                   \
     X(408, "Request Timeout")                                                                      \
     X(409, "Conflict")                                                                             \
-    X(411, "Length Required")                                                                      \
     X(413, "Content Too Large")                                                                    \
     X(414, "URI Too Long")                                                                         \
     X(415, "Unsupported Media Type")                                                               \

@@ -116,7 +116,12 @@ void worker_token(struct worker *w, const struct token_message *m)
         if (make_text(w, s, &end, &out.piece, &error) != OK)
             log_error("%s", error.message);
     } else if (m->has_text) {
+        /* The scheduler's text leaves special tokens out, which the parser may want to see. */
         out.piece.text = m->text;
+        if (m->id >= 0 && (tokenizer_token_flags(w->model->tokenizer, m->id) & TOKEN_SPECIAL)) {
+            out.piece.added = token_bytes(w, m->id);
+            out.piece.is_special = 1;
+        }
     } else if (make_text(w, s, m, &out.piece, &error) != OK) {
         log_error("%s", error.message);
     }

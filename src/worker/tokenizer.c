@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Of the rendered prompt, for the parser: more than any generation prompt. */
+/* Of the rendered prompt's end, for the parser: more than any generation prompt. */
 enum { TAIL_BYTES = 8192 };
 
 /* What a failed prompt is to the client. */
@@ -46,8 +46,28 @@ static void refuse(struct worker *w, uint64_t uid, struct refusal refusal, const
     outbox_add(&w->to_frontend, uid_epoch(uid), &m);
 }
 
-/* Renders the chat into w->text. */
-static enum status render(struct worker *w, const struct prompt_message *m, struct error *error)
+/* Where the text behind the last message begins: what the prompt has and would not have without a
+ * generation prompt. A final message that is continued is part of it. */
+static size_t find_tail(const struct chat_template *t, const struct chat_texts *texts,
+                        const struct chat_input *input, const struct chat_output *whole)
+{
+    struct chat_output bare = {0};
+    struct chat_input without = *input;
+    size_t start = whole->n_messages ? whole->message_starts[whole->n_messages - 1] : 0;
+    without.add_generation_prompt = false;
+    if (input->add_generation_prompt &&
+        chat_template_render_json(t, texts, &without, &bare, NULL) == OK &&
+        bare.text.len <= whole->text.len &&
+        memcmp(str_z(&bare.text), str_z(&whole->text), bare.text.len) == 0)
+        start = bare.text.len;
+    chat_output_done(&bare);
+    return start;
+}
+
+/* Renders the chat into w->text; `tail` becomes the beginning of the text behind the last message.
+ */
+static enum status render(struct worker *w, const struct prompt_message *m, size_t *tail,
+                          struct error *error)
 {
     struct chat_output output = {0};
     const struct chat_template *t =
@@ -66,15 +86,19 @@ static enum status render(struct worker *w, const struct prompt_message *m, stru
                          "this model has no chat template; start the server with --chat-template, "
                          "or use /v1/completions");
     enum status status = chat_template_render_json(t, &texts, &input, &output, error);
-    if (status == OK)
+    if (status == OK) {
         str_append(&w->text, str_z(&output.text), output.text.len);
+        *tail = find_tail(t, &texts, &input, &output);
+    }
     chat_output_done(&output);
     return status;
 }
 
 /* Fills w->ids, and w->text for a chat. */
-static enum status encode(struct worker *w, const struct prompt_message *m, struct error *error)
+static enum status encode(struct worker *w, const struct prompt_message *m, size_t *tail,
+                          struct error *error)
 {
+    *tail = 0;
     w->ids.n = 0;
     str_clear(&w->text);
     switch (m->kind) {
@@ -83,7 +107,7 @@ static enum status encode(struct worker *w, const struct prompt_message *m, stru
                               m->flags & PROMPT_ADD_SPECIAL ? ENCODE_ADD_SPECIAL : 0, &w->ids,
                               error);
     case PROMPT_CHAT: {
-        enum status status = render(w, m, error);
+        enum status status = render(w, m, tail, error);
         return status != OK
                    ? status
                    : encoder_encode(w->encoder, str_z(&w->text), w->text.len, 0, &w->ids, error);
@@ -93,13 +117,14 @@ static enum status encode(struct worker *w, const struct prompt_message *m, stru
     }
 }
 
-/* The end of the rendered prompt, not beginning inside a character. */
-static struct bytes tail_of(const struct str *text)
+/* The text from `start`, at most TAIL_BYTES of it, not beginning inside a character. */
+static struct bytes tail_of(const struct str *text, size_t start)
 {
-    size_t start = text->len > TAIL_BYTES ? text->len - TAIL_BYTES : 0;
+    if (text->len - start > TAIL_BYTES)
+        start = text->len - TAIL_BYTES;
     while (start < text->len && ((unsigned char)text->data[start] & 0xC0) == 0x80)
         start++;
-    return (struct bytes){text->data + start, (uint32_t)(text->len - start)};
+    return (struct bytes){str_z(text) + start, (uint32_t)(text->len - start)};
 }
 
 static double or_default(double value, double otherwise)
@@ -138,7 +163,8 @@ void worker_prompt(struct worker *w, const struct prompt_message *m)
 {
     struct error error;
     struct refusal too_long = {400, "context_length_exceeded"};
-    enum status status = encode(w, m, &error);
+    size_t tail;
+    enum status status = encode(w, m, &tail, &error);
     if (status != OK) {
         refuse(w, m->uid, refusal_of(status), error.message);
         return;
@@ -163,7 +189,7 @@ void worker_prompt(struct worker *w, const struct prompt_message *m)
     ready.prompt_ready = (struct prompt_ready_message){.uid = m->uid,
                                                        .http_status = 200,
                                                        .n_tokens = (int32_t)out.submit.ids.n,
-                                                       .tail = tail_of(&w->text)};
+                                                       .tail = tail_of(&w->text, tail)};
     outbox_add(&w->to_frontend, uid_epoch(m->uid), &ready);
     outbox_flush(&w->to_frontend);
     if (!outbox_add(&w->to_scheduler, uid_epoch(m->uid), &out)) {

@@ -54,6 +54,7 @@ class Stress:
         self.draw = random.Random(seed)
         self.seen = collections.Counter()
         self.problems = []
+        self.seconds = []  # of whole answers
 
     async def connect(self):
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 22)
@@ -69,9 +70,11 @@ class Stress:
             self.problems.append(f"{name}: {detail}")
 
     async def whole(self):
+        start = time.perf_counter()
         reader, writer = await self.connect()
         writer.write(http("/v1/completions", self.completion()))
         status, body = await read_reply(reader)
+        self.seconds.append(time.perf_counter() - start)
         self.expect("whole", status == 200 and json.loads(body)["choices"], (status, body[:200]))
         writer.close()
 
@@ -227,11 +230,13 @@ def main():
     log = []
     threading.Thread(target=lambda: log.extend(process.stderr), daemon=True).start()
     begin, sizes, problems, seen, seed = time.time(), [], [], collections.Counter(), arguments.seed
+    seconds = []
     while not sizes or time.time() - begin < arguments.minutes * 60:
         stress = Stress(port, seed)
         asyncio.run(stress.run(arguments.requests))
         problems += stress.problems
         seen += stress.seen
+        seconds += stress.seconds
         seed += 1
         for _ in range(100):
             now = figures(port)
@@ -242,6 +247,8 @@ def main():
     if len(sizes) > 3 and sizes[-1] > sizes[len(sizes) // 2] * 1.02:
         problems.append("memory grew in the second half")
     print(f"{sum(seen.values())} requests in {time.time() - begin:.0f} s:", dict(seen))
+    seconds.sort()
+    print(f"whole answers: median {seconds[len(seconds) // 2]:.1f} s, longest {seconds[-1]:.1f} s")
     print("memory after each round, MiB:", [size >> 20 for size in sizes])
     for name in ("csgl_requests_running", "csgl_requests_waiting", "csgl_kv_pages{state=\"used\"}"):
         print(name, now[name])

@@ -137,11 +137,12 @@ def state_dict(metadata, tensors, config):
     return state
 
 
-def load_model(path):
-    """Returns (metadata, transformers model in float32, in evaluation mode, eager attention)."""
-    reader = gguf.GGUFReader(path)
-    metadata = Metadata(reader)
-    tensors = {tensor.name: dequantize(tensor) for tensor in reader.tensors}
+def load_model(path, *more):
+    """Returns (metadata, transformers model in float32, in evaluation mode, eager attention). A split model is given
+    by all of its files, the first one first."""
+    readers = [gguf.GGUFReader(file) for file in (path, *more)]
+    metadata = Metadata(readers[0])
+    tensors = {tensor.name: dequantize(tensor) for reader in readers for tensor in reader.tensors}
     config = model_config(metadata, tensors)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     model.load_state_dict(state_dict(metadata, tensors, config), strict=True)

@@ -1,6 +1,6 @@
-"""Writes a transformers llama, qwen2 or qwen3 model as a GGUF file, with block encoders for Q4_K and Q6_K.
+"""Writes a transformers llama, qwen2 or qwen3 model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
 
-The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 itself; for Q4_K and Q6_K it only
+The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 itself; for the others it only
 decodes, so plain encoders stand here. They are valid, not optimal: the judge of a test is what the file
 dequantizes to. This is a module of make_tiny_models.py and has no command of its own.
 """
@@ -13,26 +13,86 @@ from gguf_reference import GLOBAL_NAMES, LAYER_NAMES, permute_rows
 SUPERBLOCK = 256
 
 
-def encode_q4_k(values):
-    """w = d * sc * q - dmin * m for each 32 values; 8 six-bit pairs (sc, m) a superblock."""
-    x = values.reshape(-1, 8, 32).astype(np.float32)
+def affine_codes(values, group, code_max, level_max):
+    """(d, dmin, sc, m, q) of w = d * sc * q - dmin * m for each `group` values of a superblock."""
+    x = values.reshape(-1, SUPERBLOCK // group, group).astype(np.float32)
     low = np.minimum(x.min(axis=2), 0)
-    scale = (x.max(axis=2).clip(min=0) - low) / 15
-    d = (scale.max(axis=1, keepdims=True) / 63).astype(np.float16)
-    dmin = (-low.min(axis=1, keepdims=True) / 63).astype(np.float16)
-    sc = divide_rounded(scale, d.astype(np.float32), 0, 63)
-    m = divide_rounded(-low, dmin.astype(np.float32), 0, 63)
+    scale = (x.max(axis=2).clip(min=0) - low) / code_max
+    d = (scale.max(axis=1, keepdims=True) / level_max).astype(np.float16)
+    dmin = (-low.min(axis=1, keepdims=True) / level_max).astype(np.float16)
+    sc = divide_rounded(scale, d.astype(np.float32), 0, level_max)
+    m = divide_rounded(-low, dmin.astype(np.float32), 0, level_max)
     step = (d.astype(np.float32) * sc)[:, :, None]
     offset = (dmin.astype(np.float32) * m)[:, :, None]
-    q = divide_rounded(x + offset, step, 0, 15).astype(np.uint8)
+    q = divide_rounded(x + offset, step, 0, code_max).astype(np.uint8)
+    return d, dmin, sc.astype(np.uint8), m.astype(np.uint8), q
+
+
+def symmetric_codes(values, offset, level_max):
+    """(d, sc, q) of w = d * sc * (q - offset) for each 16 values; sc is signed."""
+    x = values.reshape(-1, 16, 16).astype(np.float32)
+    at_peak = np.take_along_axis(x, np.abs(x).argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
+    scale = at_peak / -offset  # the largest value becomes code 0, that is -offset
+    d = (np.abs(scale).max(axis=1, keepdims=True) / level_max).astype(np.float16)
+    sc = divide_rounded(scale, d.astype(np.float32), -level_max, level_max)
+    step = (d.astype(np.float32) * sc)[:, :, None]
+    q = (divide_rounded(x, step, -offset, offset - 1) + offset).astype(np.uint8)
+    return d, sc.astype(np.int8), q
+
+
+def pack_pairs(q):
+    """The lowest two bits of 256 codes in 64 bytes: each half of 128 is four runs of 32."""
+    runs = (q.reshape(-1, 2, 4, 32) & 3) << np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
+    return np.bitwise_or.reduce(runs, axis=2).reshape(-1, 64)
+
+
+def pack_bits(bits):
+    """256 bits in 32 bytes: bit r of byte j is that of value 32 r + j."""
+    return np.packbits(bits.reshape(-1, 8, 32), axis=1, bitorder="little").reshape(-1, 32)
+
+
+def encode_q2_k(values):
+    """w = d * sc * q - dmin * m for each 16 values; sc and m are the nibbles of a byte."""
+    d, dmin, sc, m, q = affine_codes(values, 16, 3, 15)
+    return np.concatenate([sc | m << 4, pack_pairs(q), d.view(np.uint8), dmin.view(np.uint8)], axis=1)
+
+
+def encode_q3_k(values):
+    """w = d * sc * (q - 4) for each 16 values; sc has six bits, 32 above its value."""
+    d, sc, q = symmetric_codes(values, 4, 31)
+    sc = (sc + 32).astype(np.uint8)
+    low = sc[:, :8] & 15 | (sc[:, 8:] & 15) << 4
+    high = np.bitwise_or.reduce(sc.reshape(-1, 4, 4) >> 4 << np.array([0, 2, 4, 6], np.uint8).reshape(1, 4, 1), axis=1)
+    return np.concatenate([pack_bits(q >> 2), pack_pairs(q), low, high, d.view(np.uint8)], axis=1)
+
+
+def encode_q4_k(values):
+    """w = d * sc * q - dmin * m for each 32 values; 8 six-bit pairs (sc, m) a superblock."""
+    d, dmin, sc, m, q = affine_codes(values, 32, 15, 63)
     nibbles = q[:, 0::2] | q[:, 1::2] << 4
     return np.concatenate(
         [d.view(np.uint8), dmin.view(np.uint8), pack_six_bit_pairs(sc, m), nibbles.reshape(-1, 128)], axis=1)
 
 
+def encode_q5_k(values):
+    """As Q4_K, with the fifth bits before the nibbles."""
+    d, dmin, sc, m, q = affine_codes(values, 32, 31, 63)
+    nibbles = q[:, 0::2] & 15 | (q[:, 1::2] & 15) << 4
+    return np.concatenate([d.view(np.uint8), dmin.view(np.uint8), pack_six_bit_pairs(sc, m), pack_bits(q >> 4),
+                           nibbles.reshape(-1, 128)], axis=1)
+
+
+def encode_iq4_nl(values):
+    """w = d * table[index] for each 32 values; the largest becomes -127 d."""
+    x = values.reshape(-1, 32).astype(np.float32)
+    table = np.array(gguf.quants.IQ4_NL.kvalues, np.float32)
+    d = (np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1) / -127).astype(np.float16)
+    q = np.abs(d.astype(np.float32)[:, :, None] * table - x[:, :, None]).argmin(axis=2).astype(np.uint8)
+    return np.concatenate([d.view(np.uint8), q[:, :16] | q[:, 16:] << 4], axis=1)
+
+
 def pack_six_bit_pairs(sc, m):
     """Eight scales and eight minima of six bits in twelve bytes."""
-    sc, m = sc.astype(np.uint8), m.astype(np.uint8)
     return np.concatenate([
         sc[:, :4] | (sc[:, 4:] >> 4) << 6,
         m[:, :4] | (m[:, 4:] >> 4) << 6,
@@ -42,17 +102,12 @@ def pack_six_bit_pairs(sc, m):
 
 def encode_q6_k(values):
     """w = d * sc * (q - 32) for each 16 values; sc is a signed byte."""
-    x = values.reshape(-1, 16, 16).astype(np.float32)
-    at_peak = np.take_along_axis(x, np.abs(x).argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
-    scale = at_peak / -32  # the largest value becomes code 0, that is -32
-    d = (np.abs(scale).max(axis=1, keepdims=True) / 127).astype(np.float16)
-    sc = divide_rounded(scale, d.astype(np.float32), -127, 127)
-    step = (d.astype(np.float32) * sc)[:, :, None]
-    q = (divide_rounded(x, step, -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    d, sc, q = symmetric_codes(values, 32, 127)
+    q = q.reshape(-1, 2, 4, 32)
     low = q[:, :, :2] & 15 | (q[:, :, 2:] & 15) << 4
     high = q[:, :, 0] >> 4 | (q[:, :, 1] >> 4) << 2 | (q[:, :, 2] >> 4) << 4 | (q[:, :, 3] >> 4) << 6
     return np.concatenate(
-        [low.reshape(-1, 128), high.reshape(-1, 64), sc.astype(np.int8).view(np.uint8), d.view(np.uint8)], axis=1)
+        [low.reshape(-1, 128), high.reshape(-1, 64), sc.view(np.uint8), d.view(np.uint8)], axis=1)
 
 
 def divide_rounded(x, step, lowest, highest):
@@ -61,15 +116,23 @@ def divide_rounded(x, step, lowest, highest):
     return np.clip(np.rint(quotient), lowest, highest)
 
 
-ENCODERS = {gguf.GGMLQuantizationType.Q4_K: encode_q4_k, gguf.GGMLQuantizationType.Q6_K: encode_q6_k}
+KINDS = gguf.GGMLQuantizationType
+ENCODERS = {KINDS.Q2_K: encode_q2_k, KINDS.Q3_K: encode_q3_k, KINDS.Q4_K: encode_q4_k, KINDS.Q5_K: encode_q5_k,
+            KINDS.Q6_K: encode_q6_k, KINDS.IQ4_NL: encode_iq4_nl}
+# What llama.cpp stores instead where rows are not whole superblocks.
+FALLBACKS = {KINDS.Q2_K: KINDS.IQ4_NL, KINDS.Q3_K: KINDS.IQ4_NL, KINDS.Q4_K: KINDS.Q5_0, KINDS.Q5_K: KINDS.Q5_1,
+             KINDS.Q6_K: KINDS.Q8_0}
+
+
+def stored_kind(values, kind):
+    """The block format in which a matrix of a model in format `kind` is stored."""
+    return FALLBACKS[kind] if kind in FALLBACKS and values.shape[-1] % SUPERBLOCK else kind
 
 
 def encode(values, kind):
     """The bytes (or floats) of one matrix in the block format `kind`; the shape stays [rows, row bytes]."""
     if kind not in ENCODERS:
         return gguf.quantize(values, kind)
-    if values.shape[-1] % SUPERBLOCK:
-        raise ValueError(f"{kind.name} needs rows of a multiple of {SUPERBLOCK}, got {values.shape[-1]}")
     return ENCODERS[kind](values).reshape(values.shape[0], -1)
 
 
@@ -151,11 +214,12 @@ def rope_divisors(model):
     return (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
 
 
-def write_gguf(path, name, model, kind):
-    """Matrices in block format `kind`, vectors in F32."""
+def write_gguf(path, name, model, kind, split_max_tensors=0):
+    """Matrices in block format `kind`, vectors in F32. With a maximum, the model becomes several files of at most so
+    many tensors: path.stem + -00001-of-0000N.gguf."""
     config = model.config
     architecture = config.model_type
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     writer.add_type("model")
     writer.add_name(name)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -176,7 +240,8 @@ def write_gguf(path, name, model, kind):
         if values.ndim == 1:
             writer.add_tensor(gguf_name(theirs), values)
         else:
-            writer.add_tensor(gguf_name(theirs), encode(values, kind), raw_dtype=kind)
+            stored = stored_kind(values, kind)
+            writer.add_tensor(gguf_name(theirs), encode(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -184,14 +249,19 @@ def write_gguf(path, name, model, kind):
 
 
 FILE_TYPES = {
-    gguf.GGMLQuantizationType.F32: "ALL_F32",
-    gguf.GGMLQuantizationType.F16: "MOSTLY_F16",
-    gguf.GGMLQuantizationType.BF16: "MOSTLY_BF16",
-    gguf.GGMLQuantizationType.Q4_0: "MOSTLY_Q4_0",
-    gguf.GGMLQuantizationType.Q4_1: "MOSTLY_Q4_1",
-    gguf.GGMLQuantizationType.Q5_0: "MOSTLY_Q5_0",
-    gguf.GGMLQuantizationType.Q5_1: "MOSTLY_Q5_1",
-    gguf.GGMLQuantizationType.Q8_0: "MOSTLY_Q8_0",
-    gguf.GGMLQuantizationType.Q4_K: "MOSTLY_Q4_K_M",
-    gguf.GGMLQuantizationType.Q6_K: "MOSTLY_Q6_K",
+    KINDS.F32: "ALL_F32",
+    KINDS.F16: "MOSTLY_F16",
+    KINDS.BF16: "MOSTLY_BF16",
+    KINDS.Q4_0: "MOSTLY_Q4_0",
+    KINDS.Q4_1: "MOSTLY_Q4_1",
+    KINDS.Q5_0: "MOSTLY_Q5_0",
+    KINDS.Q5_1: "MOSTLY_Q5_1",
+    KINDS.Q8_0: "MOSTLY_Q8_0",
+    KINDS.Q2_K: "MOSTLY_Q2_K",
+    KINDS.Q3_K: "MOSTLY_Q3_K_M",
+    KINDS.Q4_K: "MOSTLY_Q4_K_M",
+    KINDS.Q5_K: "MOSTLY_Q5_K_M",
+    KINDS.Q6_K: "MOSTLY_Q6_K",
+    KINDS.IQ4_NL: "MOSTLY_IQ4_NL",
+    KINDS.MXFP4: "MOSTLY_MXFP4_MOE",
 }

@@ -6,7 +6,7 @@ Needs torch, transformers==5.17.0, gguf, safetensors, numpy. Everything is seede
 second run writes the same files. A folder NAME holds
 
     config.json, model.safetensors    as save_pretrained writes them (sharded: model.safetensors.index.json and
-                                      parts), or model.gguf
+                                      parts), or model.gguf (split: model-00001-of-0000N.gguf)
     case.json                         {"model": "." or a file or folder beside it, "n_tokens": T, "vocab": V,
                                        "tokens": [T ids], "positions": "all", "dtype": "f32",
                                        "logits": "logits.bin", "float64_diff": d}
@@ -114,9 +114,14 @@ MODELS = {
 GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
 GGUF_LLAMA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 GGUF_WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 1}
+# One layer, and K types where rows are whole superblocks only: o_proj and down_proj fall back to other types.
+GGUF_TINY = {"num_hidden_layers": 1, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True}
+GGUF_TINY_K = {**GGUF_TINY, "hidden_size": 256}
 N_GGUF_TOKENS = 45
+N_GGUF_TINY_TOKENS = 24
 
-# name: (configuration class, keys over SMALL and GGUF_SMALL, block format of the matrices)
+# name: (configuration class, keys over SMALL and GGUF_SMALL, block format of the matrices[, number of tokens[, most tensors a
+# file]])
 GGUF_MODELS = {
     "gguf_f32": (LlamaConfig, {**GGUF_LLAMA, "tie_word_embeddings": True}, "F32"),
     "gguf_f16": (Qwen2Config, {"head_dim": None, "num_key_value_heads": 1}, "F16"),
@@ -131,6 +136,14 @@ GGUF_MODELS = {
         "head_dim": None, "num_key_value_heads": 1, "max_position_embeddings": 64,
         **rope("yarn", factor=4.0, original_max_position_embeddings=16),
     }, "Q8_0"),
+    "gguf_q5_0": (LlamaConfig, GGUF_TINY, "Q5_0", N_GGUF_TINY_TOKENS),
+    "gguf_q5_1": (Qwen3Config, GGUF_TINY, "Q5_1", N_GGUF_TINY_TOKENS),
+    "gguf_iq4_nl": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS),
+    "gguf_mxfp4": (Qwen3Config, GGUF_TINY, "MXFP4", N_GGUF_TINY_TOKENS),
+    "gguf_q2_k": (LlamaConfig, GGUF_TINY_K, "Q2_K", N_GGUF_TINY_TOKENS),
+    "gguf_q3_k": (Qwen3Config, GGUF_TINY_K, "Q3_K", N_GGUF_TINY_TOKENS),
+    "gguf_q5_k": (LlamaConfig, GGUF_TINY_K, "Q5_K", N_GGUF_TINY_TOKENS),
+    "gguf_split": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS, 4),
 }
 
 
@@ -263,14 +276,16 @@ def make_checkpoint(output, name):
 
 
 def make_gguf(output, name):
-    config_class, keys, kind = GGUF_MODELS[name]
+    config_class, keys, kind, *options = GGUF_MODELS[name]
+    n_tokens, split_max_tensors = [*options, *[N_GGUF_TOKENS, 0][len(options):]]
     folder = new_folder(output, name)
     model = random_model(name, build_config(config_class, SMALL, GGUF_SMALL, keys))
     if not hasattr(model.config, "head_dim"):
         model.config.head_dim = model.config.hidden_size // model.config.num_attention_heads
-    write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind])
-    _, stored = load_model(folder / "model.gguf")
-    record(folder, "model.gguf", stored, random_tokens(name, N_GGUF_TOKENS, model.config.vocab_size))
+    write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind], split_max_tensors)
+    files = sorted(folder.iterdir())
+    _, stored = load_model(*files)
+    record(folder, files[0].name, stored, random_tokens(name, n_tokens, model.config.vocab_size))
 
 
 def main():

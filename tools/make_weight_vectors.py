@@ -24,9 +24,18 @@ ENCODINGS = {
     "Q8_0": [0],
     "Q4_K": [0, 2],
     "Q6_K": [208],
+    "Q5_0": [0],
+    "Q5_1": [0, 2],
+    "Q2_K": [80, 82],
+    "Q3_K": [108],
+    "Q5_K": [0, 2],
+    "IQ4_NL": [0],
+    "MXFP4": [],
 }
 # Infinity, -0, NaN, largest subnormal, -infinity, NaN, zero, smallest subnormal and normal, 1, largest.
 SPECIAL = [0x7C00, 0x8000, 0x7C01, 0x83FF, 0xFC00, 0xFE00, 0x0000, 0x0001, 0x0400, 0x3C00, 0x7BFF]
+
+SPECIAL_EXPONENTS = [0, 1, 2, 3, 127, 128, 251, 252, 253, 254, 255]
 
 
 def make(name, scale_offsets, random):
@@ -38,6 +47,9 @@ def make(name, scale_offsets, random):
         blocks[0, :, offset : offset + 2] = ordinary.view(np.uint8).reshape(n_blocks, 2)
         special = np.array([SPECIAL[(i + offset) % len(SPECIAL)] for i in range(n_blocks)], "<u2")
         blocks[2, :, offset : offset + 2] = special.view(np.uint8).reshape(n_blocks, 2)
+    if name == "MXFP4":  # a byte that holds an exponent
+        blocks[0, :, 0] = random.integers(116, 125, n_blocks)
+        blocks[2, :, 0] = [SPECIAL_EXPONENTS[i % len(SPECIAL_EXPONENTS)] for i in range(n_blocks)]
     if name in ("F32", "F16", "BF16"):
         ordinary = random.normal(0, 0.02, COLUMNS).astype("<f4")
         if name == "F16":

@@ -15,6 +15,11 @@ enum { CHUNK = 1024, SMALLEST_GROUP = 16 };
 static const struct weight_encoding_info infos[] = {WEIGHT_ENCODINGS(WEIGHT_INFO)};
 #undef WEIGHT_INFO
 
+const uint8_t weight_table_iq4_nl[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                         129, 141, 153, 166, 181, 197, 217, 241};
+const uint8_t weight_table_mxfp4[16] = {16, 17, 18, 19, 20, 22, 24, 28,
+                                        16, 15, 14, 13, 12, 10, 8,  4};
+
 const struct weight_encoding_info *weight_info(enum weight_encoding encoding)
 {
     return (unsigned)encoding < N_WEIGHT_ENCODINGS ? &infos[encoding] : NULL;
@@ -51,6 +56,53 @@ static void codes_q4_1(const uint8_t *data, size_t n, uint8_t *codes)
         split_nibbles_16(data + b * 20 + 4, codes + b * 32);
 }
 
+/* 32 columns: four bytes of fifth bits, column j's is bit j % 8 of byte j / 8, then the nibbles. */
+static void codes_five_bits(const uint8_t *data, size_t n, size_t block_bytes, uint8_t *codes)
+{
+    for (size_t b = 0; b < n; b++) {
+        const uint8_t *block = data + (b + 1) * block_bytes - 20;
+        uint8_t *restrict to = codes + b * 32;
+        uint8_t fifth[32];
+        for (int j = 0; j < 32; j++)
+            fifth[j] = (uint8_t)((block[j / 8] >> j % 8 & 1) << 4);
+        split_nibbles_16(block + 4, to);
+        for (int j = 0; j < 32; j++)
+            to[j] |= fifth[j];
+    }
+}
+
+static void codes_q5_0(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    codes_five_bits(data, n, 22, codes);
+}
+
+static void codes_q5_1(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    codes_five_bits(data, n, 24, codes);
+}
+
+/* Nibbles that are indices into a table of codes. */
+static void codes_table(const uint8_t *data, size_t n, size_t block_bytes, const uint8_t *table,
+                        uint8_t *codes)
+{
+    for (size_t b = 0; b < n; b++) {
+        uint8_t *restrict to = codes + b * 32;
+        split_nibbles_16(data + (b + 1) * block_bytes - 16, to);
+        for (int j = 0; j < 32; j++)
+            to[j] = table[to[j]];
+    }
+}
+
+static void codes_iq4_nl(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    codes_table(data, n, 18, weight_table_iq4_nl, codes);
+}
+
+static void codes_mxfp4(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    codes_table(data, n, 17, weight_table_mxfp4, codes);
+}
+
 /* Stored as int8; the unsigned code is 128 more, and the bias takes that back. */
 static void codes_q8_0(const uint8_t *data, size_t n, uint8_t *codes)
 {
@@ -62,17 +114,63 @@ static void codes_q8_0(const uint8_t *data, size_t n, uint8_t *codes)
     }
 }
 
-/* f16 d, f16 dmin, 12 bytes of scales, then four runs of 32 bytes: 64 columns each, low nibbles
- * first. */
+/* 256 columns from 64 bytes of bit pairs: each half of them is 128 columns, four runs of 32, lowest
+ * pair first. */
+static void split_pairs_64(const uint8_t *restrict packed, uint8_t *restrict codes)
+{
+    for (int half = 0; half < 2; half++)
+        for (int run = 0; run < 4; run++)
+            for (int j = 0; j < 32; j++)
+                codes[half * 128 + run * 32 + j] = packed[half * 32 + j] >> 2 * run & 3;
+}
+
+/* 256 columns: bit r of byte j of 32 is for column 32 r + j, and becomes its code's bit `place`. */
+static void add_bits_32(const uint8_t *restrict packed, int place, uint8_t *restrict codes)
+{
+    for (int run = 0; run < 8; run++)
+        for (int j = 0; j < 32; j++)
+            codes[run * 32 + j] |= (uint8_t)((packed[j] >> run & 1) << place);
+}
+
+/* 16 bytes of scales, 64 bytes of pairs, f16 d, f16 dmin. */
+static void codes_q2_k(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    for (size_t b = 0; b < n; b++)
+        split_pairs_64(data + b * 84 + 16, codes + b * 256);
+}
+
+/* 32 bytes of third bits, 64 bytes of pairs, 12 bytes of scales, f16 d. */
+static void codes_q3_k(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    for (size_t b = 0; b < n; b++) {
+        split_pairs_64(data + b * 110 + 32, codes + b * 256);
+        add_bits_32(data + b * 110, 2, codes + b * 256);
+    }
+}
+
+/* 256 columns from four runs of 32 bytes: 64 columns each, low nibbles first. */
+static void split_nibbles_128(const uint8_t *restrict packed, uint8_t *restrict codes)
+{
+    for (int run = 0; run < 4; run++, packed += 32, codes += 64)
+        for (int j = 0; j < 32; j++) {
+            codes[j] = packed[j] & 15;
+            codes[j + 32] = packed[j] >> 4;
+        }
+}
+
+/* f16 d, f16 dmin, 12 bytes of scales, 128 bytes of nibbles. */
 static void codes_q4_k(const uint8_t *data, size_t n, uint8_t *codes)
 {
-    for (size_t run = 0; run < n * 4; run++) {
-        const uint8_t *restrict from = data + run / 4 * 144 + 16 + run % 4 * 32;
-        uint8_t *restrict to = codes + run * 64;
-        for (int j = 0; j < 32; j++) {
-            to[j] = from[j] & 15;
-            to[j + 32] = from[j] >> 4;
-        }
+    for (size_t b = 0; b < n; b++)
+        split_nibbles_128(data + b * 144 + 16, codes + b * 256);
+}
+
+/* The same with 32 bytes of fifth bits before the nibbles. */
+static void codes_q5_k(const uint8_t *data, size_t n, uint8_t *codes)
+{
+    for (size_t b = 0; b < n; b++) {
+        split_nibbles_128(data + b * 176 + 48, codes + b * 256);
+        add_bits_32(data + b * 176 + 16, 4, codes + b * 256);
     }
 }
 
@@ -119,14 +217,49 @@ static void levels_q8_0(const uint8_t *data, size_t n, const struct weight_row *
     levels_symmetric(data, n, 34, 128, out);
 }
 
-static void levels_q4_1(const uint8_t *data, size_t n, const struct weight_row *out)
+static void levels_q5_0(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_symmetric(data, n, 22, 16, out);
+}
+
+static void levels_iq4_nl(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_symmetric(data, n, 18, 128, out);
+}
+
+/* E8M0: 2^(byte - 127), halved because the codes are twice the values. */
+static void levels_mxfp4(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    for (size_t b = 0; b < n; b++) {
+        uint32_t exponent = data[b * 17];
+        float scale = f32_from_bits(exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
+        if (out->scales)
+            out->scales[b] = scale;
+        if (out->biases)
+            out->biases[b] = -16.0f * scale;
+    }
+}
+
+/* f16 scale, f16 bias. */
+static void levels_affine(const uint8_t *data, size_t n, size_t block_bytes,
+                          const struct weight_row *out)
 {
     for (size_t b = 0; b < n; b++) {
         if (out->scales)
-            out->scales[b] = f32_from_f16(load_u16(data + b * 20));
+            out->scales[b] = f32_from_f16(load_u16(data + b * block_bytes));
         if (out->biases)
-            out->biases[b] = f32_from_f16(load_u16(data + b * 20 + 2));
+            out->biases[b] = f32_from_f16(load_u16(data + b * block_bytes + 2));
     }
+}
+
+static void levels_q4_1(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_affine(data, n, 20, out);
+}
+
+static void levels_q5_1(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_affine(data, n, 24, out);
 }
 
 /* Eight 6-bit scales and eight 6-bit minima in 12 bytes: the first four of each are the low six
@@ -142,45 +275,91 @@ static void unpack_six_bits(const uint8_t *packed, int8_t *scales, int8_t *minim
     }
 }
 
-static void levels_q4_k(const uint8_t *data, size_t n, const struct weight_row *out)
+/* What a block of 256 columns says of its groups. */
+struct two_levels {
+    uint16_t scale, bias; /* f16 */
+    int8_t sub_scales[16], sub_biases[16];
+};
+
+/* Block b in whichever forms the caller wants: with biases, or (offset > 0) symmetric. */
+static void store_two_levels(const struct two_levels *levels, size_t b, size_t n_groups,
+                             float offset, const struct weight_row *out)
+{
+    float scale = f32_from_f16(levels->scale), bias = f32_from_f16(levels->bias);
+    size_t at = b * n_groups;
+    if (out->super_scales)
+        out->super_scales[b] = levels->scale;
+    if (out->sub_scales)
+        memcpy(out->sub_scales + at, levels->sub_scales, n_groups);
+    if (out->super_biases && offset == 0)
+        out->super_biases[b] = levels->bias;
+    if (out->sub_biases && offset == 0)
+        memcpy(out->sub_biases + at, levels->sub_biases, n_groups);
+    for (size_t j = 0; out->scales && j < n_groups; j++)
+        out->scales[at + j] = scale * levels->sub_scales[j];
+    for (size_t j = 0; out->biases && j < n_groups; j++)
+        out->biases[at + j] = offset > 0 ? -offset * (scale * levels->sub_scales[j])
+                                         : -(bias * levels->sub_biases[j]);
+}
+
+static void levels_q2_k(const uint8_t *data, size_t n, const struct weight_row *out)
 {
     for (size_t b = 0; b < n; b++) {
-        const uint8_t *block = data + b * 144;
-        uint16_t d = load_u16(block), minimum = load_u16(block + 2);
-        float d_f32 = f32_from_f16(d), minimum_f32 = f32_from_f16(minimum);
-        int8_t sub_scales[8], sub_biases[8];
-        unpack_six_bits(block + 4, sub_scales, sub_biases);
-        if (out->super_scales)
-            out->super_scales[b] = d;
-        if (out->super_biases)
-            out->super_biases[b] = minimum;
-        if (out->sub_scales)
-            memcpy(out->sub_scales + b * 8, sub_scales, 8);
-        if (out->sub_biases)
-            memcpy(out->sub_biases + b * 8, sub_biases, 8);
-        for (int j = 0; out->scales && j < 8; j++)
-            out->scales[b * 8 + (size_t)j] = d_f32 * sub_scales[j];
-        for (int j = 0; out->biases && j < 8; j++)
-            out->biases[b * 8 + (size_t)j] = -(minimum_f32 * sub_biases[j]);
+        const uint8_t *block = data + b * 84;
+        struct two_levels levels = {.scale = load_u16(block + 80), .bias = load_u16(block + 82)};
+        for (int j = 0; j < 16; j++) {
+            levels.sub_scales[j] = block[j] & 15;
+            levels.sub_biases[j] = (int8_t)(block[j] >> 4);
+        }
+        store_two_levels(&levels, b, 16, 0, out);
     }
+}
+
+/* Sixteen 6-bit scales in 12 bytes, 32 above their value: the low nibbles of the first eight are
+ * those of bytes 0-7, of the last eight their high nibbles; bit pair j / 4 of byte 8 + j % 4 is on
+ * top of scale j. */
+static void levels_q3_k(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    for (size_t b = 0; b < n; b++) {
+        const uint8_t *block = data + b * 110, *packed = block + 96;
+        struct two_levels levels = {.scale = load_u16(block + 108)};
+        for (int j = 0; j < 16; j++) {
+            int low = packed[j % 8] >> j / 8 * 4 & 15, high = packed[8 + j % 4] >> j / 4 * 2 & 3;
+            levels.sub_scales[j] = (int8_t)((low | high << 4) - 32);
+        }
+        store_two_levels(&levels, b, 16, 4, out);
+    }
+}
+
+/* Q4_K and Q5_K. */
+static void levels_pairs(const uint8_t *data, size_t n, size_t block_bytes,
+                         const struct weight_row *out)
+{
+    for (size_t b = 0; b < n; b++) {
+        const uint8_t *block = data + b * block_bytes;
+        struct two_levels levels = {.scale = load_u16(block), .bias = load_u16(block + 2)};
+        unpack_six_bits(block + 4, levels.sub_scales, levels.sub_biases);
+        store_two_levels(&levels, b, 8, 0, out);
+    }
+}
+
+static void levels_q4_k(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_pairs(data, n, 144, out);
+}
+
+static void levels_q5_k(const uint8_t *data, size_t n, const struct weight_row *out)
+{
+    levels_pairs(data, n, 176, out);
 }
 
 static void levels_q6_k(const uint8_t *data, size_t n, const struct weight_row *out)
 {
     for (size_t b = 0; b < n; b++) {
         const uint8_t *block = data + b * 210;
-        uint16_t d = load_u16(block + 208);
-        float d_f32 = f32_from_f16(d);
-        int8_t sub_scales[16];
-        memcpy(sub_scales, block + 192, 16);
-        if (out->super_scales)
-            out->super_scales[b] = d;
-        if (out->sub_scales)
-            memcpy(out->sub_scales + b * 16, sub_scales, 16);
-        for (int j = 0; out->scales && j < 16; j++)
-            out->scales[b * 16 + (size_t)j] = d_f32 * sub_scales[j];
-        for (int j = 0; out->biases && j < 16; j++)
-            out->biases[b * 16 + (size_t)j] = -32.0f * (d_f32 * sub_scales[j]);
+        struct two_levels levels = {.scale = load_u16(block + 208)};
+        memcpy(levels.sub_scales, block + 192, 16);
+        store_two_levels(&levels, b, 16, 32, out);
     }
 }
 
@@ -193,9 +372,18 @@ struct decoder {
 };
 
 static const struct decoder decoders[N_WEIGHT_ENCODINGS] = {
-    [WEIGHT_Q4_0] = {codes_q4_0, levels_q4_0, 8},   [WEIGHT_Q4_1] = {codes_q4_1, levels_q4_1, 0},
-    [WEIGHT_Q8_0] = {codes_q8_0, levels_q8_0, 128}, [WEIGHT_Q4_K] = {codes_q4_k, levels_q4_k, 0},
+    [WEIGHT_Q4_0] = {codes_q4_0, levels_q4_0, 8},
+    [WEIGHT_Q4_1] = {codes_q4_1, levels_q4_1, 0},
+    [WEIGHT_Q5_0] = {codes_q5_0, levels_q5_0, 16},
+    [WEIGHT_Q5_1] = {codes_q5_1, levels_q5_1, 0},
+    [WEIGHT_Q8_0] = {codes_q8_0, levels_q8_0, 128},
+    [WEIGHT_Q2_K] = {codes_q2_k, levels_q2_k, 0},
+    [WEIGHT_Q3_K] = {codes_q3_k, levels_q3_k, 4},
+    [WEIGHT_Q4_K] = {codes_q4_k, levels_q4_k, 0},
+    [WEIGHT_Q5_K] = {codes_q5_k, levels_q5_k, 0},
     [WEIGHT_Q6_K] = {codes_q6_k, levels_q6_k, 32},
+    [WEIGHT_IQ4_NL] = {codes_iq4_nl, levels_iq4_nl, 128},
+    [WEIGHT_MXFP4] = {codes_mxfp4, levels_mxfp4, 16},
 };
 
 size_t weight_row_bytes(const struct weight *w)

@@ -78,63 +78,6 @@ enum status checkpoint_index(struct checkpoint *c, struct error *error)
     return status;
 }
 
-enum status checkpoint_read_gguf(struct checkpoint *c, const uint8_t *data, uint64_t bytes,
-                                 struct error *error)
-{
-    struct gguf gguf = {0};
-    struct str config = {0}, generation = {0};
-    int64_t n_split;
-    c->is_gguf = true;
-    enum status status = gguf_parse(&gguf, &c->tensors, data, bytes, error);
-    if (status != OK)
-        goto out;
-    if (gguf_int(gguf_find(&gguf, "split.count"), 0, &n_split) && n_split > 1) {
-        status = error_set(error, ERROR_UNSUPPORTED,
-                           "it is one of %lld parts of a split GGUF; join them into one file "
-                           "(llama-gguf-split --merge)",
-                           (long long)n_split);
-        goto out;
-    }
-    if ((status = gguf_set_rope_order(&gguf, &c->tensors, error)) != OK ||
-        (status = gguf_config(&gguf, &c->tensors, &config, error)) != OK ||
-        (status = gguf_generation_config(&gguf, &generation, error)) != OK ||
-        (status = gguf_vocab(&gguf, &c->arena, &c->vocab, error)) != OK ||
-        (status = config_parse(c, "its metadata", str_z(&config), config.len, &c->config, error)) !=
-            OK)
-        goto out;
-    status = config_parse(c, "its metadata", str_z(&generation), generation.len,
-                          &c->generation_config, error);
-out:
-    gguf_done(&gguf);
-    str_done(&config);
-    str_done(&generation);
-    return status;
-}
-
-static enum status open_gguf(struct checkpoint *c, struct error *error)
-{
-    c->files = calloc(1, sizeof *c->files);
-    if (!c->files)
-        return error_memory(error, sizeof *c->files);
-    enum status status = file_map_open(c->files, c->path, error);
-    if (status != OK)
-        return status;
-    c->n_files = 1;
-    const uint8_t *data = c->files->data;
-    uint64_t bytes = c->files->bytes;
-    size_t n = strlen(c->path);
-    bool is_named_safetensors = n > 12 && strcmp(c->path + n - 12, ".safetensors") == 0;
-    if (is_named_safetensors && (bytes < 4 || memcmp(data, "GGUF", 4) != 0))
-        return error_set(error, ERROR_INVALID,
-                         "%s: csgl reads safetensors with the config.json beside them; give the "
-                         "folder instead",
-                         c->path);
-    status = checkpoint_read_gguf(c, data, bytes, error);
-    if (status != OK)
-        error_prefix(error, "%s", c->path);
-    return status;
-}
-
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error)
 {
     struct error local = {0};
@@ -143,7 +86,7 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct er
     struct checkpoint *c = checkpoint_new(path);
     if (!c)
         return error_memory(e, sizeof *c);
-    enum status status = file_is_directory(path) ? folder_open(c, e) : open_gguf(c, e);
+    enum status status = file_is_directory(path) ? folder_open(c, e) : gguf_open(c, e);
     if (status == OK) {
         status = checkpoint_index(c, e);
         if (status != OK)

@@ -35,9 +35,14 @@ enum status config_parse(struct checkpoint *checkpoint, const char *name, const 
 /* ERROR_UNSUPPORTED with the method's name if config.json says that the weights are quantized. */
 enum status config_check_quantization(const struct json *config, struct error *error);
 
-/* Everything of a GGUF whose bytes are `data` (borrowed). Sentences do not name the file. */
+/* Everything of a GGUF that is one file, whose bytes are `data` (borrowed). Sentences do not name
+ * the file. */
 enum status checkpoint_read_gguf(struct checkpoint *checkpoint, const uint8_t *data, uint64_t bytes,
                                  struct error *error);
+
+/* Maps and reads the file checkpoint->path, or, if it is one of the files of a split GGUF
+ * (NAME-00001-of-00003.gguf), all of them. Sentences name the file. */
+enum status gguf_open(struct checkpoint *checkpoint, struct error *error);
 
 /* Fills checkpoint->names and ->bytes from the tensors. */
 enum status checkpoint_index(struct checkpoint *checkpoint, struct error *error);

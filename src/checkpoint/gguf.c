@@ -37,21 +37,21 @@ static const struct tensor_type tensor_types[] = {
     [1] = {"F16", WEIGHT_F16, 1, 2},
     [2] = {"Q4_0", WEIGHT_Q4_0, 32, 18},
     [3] = {"Q4_1", WEIGHT_Q4_1, 32, 20},
-    UNSUPPORTED(6, "Q5_0", 32, 22),
-    UNSUPPORTED(7, "Q5_1", 32, 24),
+    [6] = {"Q5_0", WEIGHT_Q5_0, 32, 22},
+    [7] = {"Q5_1", WEIGHT_Q5_1, 32, 24},
     [8] = {"Q8_0", WEIGHT_Q8_0, 32, 34},
     UNSUPPORTED(9, "Q8_1", 32, 36),
-    UNSUPPORTED(10, "Q2_K", 256, 84),
-    UNSUPPORTED(11, "Q3_K", 256, 110),
+    [10] = {"Q2_K", WEIGHT_Q2_K, 256, 84},
+    [11] = {"Q3_K", WEIGHT_Q3_K, 256, 110},
     [12] = {"Q4_K", WEIGHT_Q4_K, 256, 144},
-    UNSUPPORTED(13, "Q5_K", 256, 176),
+    [13] = {"Q5_K", WEIGHT_Q5_K, 256, 176},
     [14] = {"Q6_K", WEIGHT_Q6_K, 256, 210},
     UNSUPPORTED(15, "Q8_K", 256, 292),
     UNSUPPORTED(16, "IQ2_XXS", 256, 66),
     UNSUPPORTED(17, "IQ2_XS", 256, 74),
     UNSUPPORTED(18, "IQ3_XXS", 256, 98),
     UNSUPPORTED(19, "IQ1_S", 256, 50),
-    UNSUPPORTED(20, "IQ4_NL", 32, 18),
+    [20] = {"IQ4_NL", WEIGHT_IQ4_NL, 32, 18},
     UNSUPPORTED(21, "IQ3_S", 256, 110),
     UNSUPPORTED(22, "IQ2_S", 256, 82),
     UNSUPPORTED(23, "IQ4_XS", 256, 136),
@@ -64,7 +64,7 @@ static const struct tensor_type tensor_types[] = {
     [30] = {"BF16", WEIGHT_BF16, 1, 2},
     UNSUPPORTED(34, "TQ1_0", 256, 54),
     UNSUPPORTED(35, "TQ2_0", 256, 66),
-    UNSUPPORTED(39, "MXFP4", 32, 17),
+    [39] = {"MXFP4", WEIGHT_MXFP4, 32, 17},
     UNSUPPORTED(40, "NVFP4", 64, 36),
 };
 #undef UNSUPPORTED
@@ -285,8 +285,9 @@ static enum status place_tensor(struct tensor *tensor, const uint8_t *section,
 }
 
 static enum status read_tensors(const struct gguf *gguf, struct tensor_list *list, struct cursor *c,
-                                const uint8_t *start, uint64_t n, struct error *error)
+                                const uint8_t *start, uint64_t n, int32_t file, struct error *error)
 {
+    size_t first = list->n;
     if (n > TENSORS_MAX)
         return error_set(error, ERROR_LIMIT, "it has %llu tensors; the limit is %d",
                          (unsigned long long)n, TENSORS_MAX);
@@ -306,7 +307,8 @@ static enum status read_tensors(const struct gguf *gguf, struct tensor_list *lis
     uint64_t header = size_round_up((size_t)(c->at - start), (size_t)alignment);
     uint64_t bytes = (uint64_t)(c->end - start);
     header = header < bytes ? header : bytes; /* a file without data may lack the padding */
-    for (size_t i = 0; i < list->n; i++) {
+    for (size_t i = first; i < list->n; i++) {
+        list->items[i].file = file;
         enum status status = place_tensor(&list->items[i], start + header, bytes - header, error);
         if (status != OK)
             return status;
@@ -315,7 +317,7 @@ static enum status read_tensors(const struct gguf *gguf, struct tensor_list *lis
 }
 
 enum status gguf_parse(struct gguf *gguf, struct tensor_list *list, const uint8_t *data,
-                       uint64_t bytes, struct error *error)
+                       uint64_t bytes, int32_t file, struct error *error)
 {
     enum status status = pointer_check(data, bytes, error);
     if (status != OK)
@@ -336,7 +338,7 @@ enum status gguf_parse(struct gguf *gguf, struct tensor_list *list, const uint8_
     if (!take_u64(&c, &n_tensors) || !take_u64(&c, &n_keys))
         return truncated(error, "its header");
     status = read_keys(gguf, list->arena, &c, n_keys, error);
-    return status == OK ? read_tensors(gguf, list, &c, data, n_tensors, error) : status;
+    return status == OK ? read_tensors(gguf, list, &c, data, n_tensors, file, error) : status;
 }
 
 void gguf_done(struct gguf *gguf)

@@ -40,9 +40,10 @@ struct gguf {
 };
 
 /* Reads and checks all keys and tensors of the file `data` (borrowed while `gguf` and the list are
- * used); the list's arena takes what is kept. Sentences do not name the file. */
+ * used), number `file` of the checkpoint; the list, which may hold other files' tensors, and its
+ * arena take what is kept. Sentences do not name the file. */
 enum status gguf_parse(struct gguf *gguf, struct tensor_list *list, const uint8_t *data,
-                       uint64_t bytes, struct error *error);
+                       uint64_t bytes, int32_t file, struct error *error);
 void gguf_done(struct gguf *gguf);
 
 /* The value of this key, or NULL. */

@@ -269,7 +269,10 @@ static double root_mean_square(const float *a, const float *b, size_t n)
  * gates can double it. */
 static void check_int8(const struct model_case *c)
 {
-    bool is_quantized = strstr(c->name, "gguf_q") != NULL;
+    static const char *const quantized[] = {"gguf_q", "gguf_iq", "gguf_mxfp4", "gguf_split"};
+    bool is_quantized = false;
+    for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
+        is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;
     if (!is_quantized || cpu_isa_best() < CPU_ISA_AVX512)
         return;
     struct case_options options = case_options_default();

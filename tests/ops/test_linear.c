@@ -31,17 +31,30 @@ static void fill_block(enum weight_encoding encoding, uint8_t *block, uint64_t *
         break;
     }
     case WEIGHT_Q4_1:
+    case WEIGHT_Q5_1:
         put_f16(block, scale);
         put_f16(block + 2, random_float(state));
         break;
+    case WEIGHT_Q2_K:
+        put_f16(block + 80, scale / 4);
+        put_f16(block + 82, scale / 4);
+        break;
+    case WEIGHT_Q3_K:
+        put_f16(block + 108, random_float(state) / 64);
+        break;
     case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
         put_f16(block, scale / 32);
         put_f16(block + 2, scale / 8);
         break;
     case WEIGHT_Q6_K:
         put_f16(block + 208, random_float(state) / 1024);
         break;
+    case WEIGHT_MXFP4: /* 2^-3 .. 2^0, and now and then a scale below the normal f32 */
+        block[0] = block[1] % 32 ? 124 + (block[0] & 3) : block[0] & 3;
+        break;
     case WEIGHT_Q8_0:
+    case WEIGHT_IQ4_NL:
         put_f16(block, random_float(state) / 64);
         break;
     default:
@@ -227,10 +240,10 @@ static void test_every_level_agrees_on_every_encoding_and_shape(void **unused)
 static void test_every_number_of_rows_is_right(void **unused)
 {
     (void)unused;
-    static const enum weight_encoding encodings[] = {WEIGHT_BF16, WEIGHT_F16, WEIGHT_Q4_1,
-                                                     WEIGHT_Q6_K};
+    static const enum weight_encoding encodings[] = {WEIGHT_BF16, WEIGHT_F16,  WEIGHT_Q4_1,
+                                                     WEIGHT_Q6_K, WEIGHT_Q2_K, WEIGHT_IQ4_NL};
     uint64_t state = 2;
-    for (int e = 0; e < 4; e++)
+    for (int e = 0; e < 6; e++)
         for (int32_t rows = 1; rows <= 100; rows += rows < 20 ? 1 : 27) {
             int32_t outputs = 18;
             try_case(&encodings[e], &outputs, 1, 256, rows, false, false, &state);
@@ -462,7 +475,7 @@ static void test_packed_bytes_are_close_to_the_files(void **unused)
         struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
         double packed = (double)device->table->linear_bytes(device, &slice, 1);
         double stored = (double)weight_bytes(&w);
-        assert_true(packed >= stored && packed <= stored * 1.04);
+        assert_true(packed >= stored && packed <= stored * 1.06); /* Q3_K: 1.055 */
     }
     device->table->close(device);
 }

@@ -98,8 +98,10 @@ static void parts_rebuild_the_values(void **state)
 static void two_level_parts_multiply_to_the_scales(void **state)
 {
     (void)state;
-    static const enum weight_encoding two_level[] = {WEIGHT_Q4_K, WEIGHT_Q6_K};
-    for (int e = 0; e < 2; e++) {
+    static const enum weight_encoding two_level[] = {WEIGHT_Q2_K, WEIGHT_Q3_K, WEIGHT_Q4_K,
+                                                     WEIGHT_Q5_K, WEIGHT_Q6_K};
+    static const float offsets[] = {0, 4, 0, 0, 32};
+    for (int e = 0; e < 5; e++) {
         struct vectors v;
         vectors_load(&v, two_level[e]);
         const struct weight_encoding_info *info = weight_info(two_level[e]);
@@ -119,8 +121,8 @@ static void two_level_parts_multiply_to_the_scales(void **state)
                 float super_scale = f32_from_f16(super_scales[g / per_block]);
                 float super_bias = f32_from_f16(super_biases[g / per_block]);
                 assert_true(same_bits(scales[g], super_scale * sub_scales[g]));
-                float bias = two_level[e] == WEIGHT_Q4_K ? -(super_bias * sub_biases[g])
-                                                         : -32.0f * scales[g];
+                float bias =
+                    offsets[e] > 0 ? -offsets[e] * scales[g] : -(super_bias * sub_biases[g]);
                 assert_true(same_bits(biases[g], bias));
             }
         }

@@ -297,7 +297,9 @@ static void quantized_and_unknown_types(void **state)
     put_architecture(&f, "qwen2", 1, 1);
     tensor(&f, "q4", 2, 32, 2, block, 36);
     tensor(&f, "q6k", 14, 256, 1, block, 210);
-    tensor(&f, "q5", 6, 32, 1, block, 22);
+    tensor(&f, "q3k", 11, 256, 1, block, 110);
+    tensor(&f, "mx", 39, 64, 1, block, 34);
+    tensor(&f, "iq4", 23, 256, 1, block, 136);
     tensor(&f, "future", 99, 7, 1, block, 1);
     struct str file = finish(&f, 32);
     struct checkpoint *c = expect_read(&file);
@@ -307,14 +309,103 @@ static void quantized_and_unknown_types(void **state)
     assert_true(w.encoding == WEIGHT_Q4_0 && w.rows == 2 && w.cols == 32);
     assert_int_equal(checkpoint_weight(c, "q6k", &w, &error), OK);
     assert_true(w.encoding == WEIGHT_Q6_K && w.rows == 1 && w.cols == 256);
-    assert_int_equal(checkpoint_weight(c, "q5", &w, &error), ERROR_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "q5"));
-    assert_non_null(strstr(error.message, "Q5_0"));
+    assert_int_equal(checkpoint_weight(c, "q3k", &w, &error), OK);
+    assert_true(w.encoding == WEIGHT_Q3_K && w.rows == 1 && w.cols == 256);
+    assert_int_equal(checkpoint_weight(c, "mx", &w, &error), OK);
+    assert_true(w.encoding == WEIGHT_MXFP4 && w.rows == 1 && w.cols == 64);
+    assert_int_equal(checkpoint_weight(c, "iq4", &w, &error), ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "iq4"));
+    assert_non_null(strstr(error.message, "IQ4_XS"));
     assert_non_null(strstr(error.message, "memory.gguf"));
     assert_int_equal(checkpoint_weight(c, "future", &w, &error), ERROR_UNSUPPORTED);
     assert_non_null(strstr(error.message, "type 99"));
     checkpoint_free(c);
     str_done(&file);
+}
+
+static const char *const part_names[] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf",
+                                         "m-00003-of-00003.gguf"};
+
+/* File `no` of a llama split in three: the first one has all the model's keys. */
+static void write_part(struct test_folder *folder, uint32_t no, uint32_t said_no, uint32_t count,
+                       uint32_t n_tensors)
+{
+    static const float query[8] = {0, 2, 1, 3, 4, 6, 5, 7}, key[4] = {0, 2, 1, 3};
+    static const float embedding[6] = {0, 1, 2, 3, 4, 5};
+    struct gguf_file f = {0};
+    if (no == 0) {
+        put_architecture(&f, "llama", 2, 1);
+        put_vocabulary(&f);
+    }
+    key_u32(&f, "split.no", said_no);
+    key_u32(&f, "split.count", count);
+    key_u32(&f, "split.tensors.count", n_tensors);
+    if (no == 1) {
+        tensor(&f, "token_embd.weight", 0, 1, 6, embedding, sizeof embedding);
+        tensor(&f, "blk.0.attn_q.weight", 0, 1, 8, query, sizeof query);
+    }
+    if (no == 2)
+        tensor(&f, "blk.0.attn_k.weight", 0, 1, 4, key, sizeof key);
+    struct str file = finish(&f, 32);
+    folder_write(folder, part_names[no], file.data, file.len);
+    str_done(&file);
+}
+
+static void any_file_of_a_split_model_opens_all_of_them(void **state)
+{
+    (void)state;
+    struct test_folder folder;
+    folder_make(&folder);
+    for (uint32_t no = 0; no < 3; no++)
+        write_part(&folder, no, no, 3, 3);
+    for (int no = 0; no < 3; no++) {
+        struct checkpoint *c = expect_open(folder_file(&folder, part_names[no]));
+        expect_counting(c, "model.embed_tokens.weight", 6, 1);
+        expect_counting(c, "model.layers.0.self_attn.q_proj.weight", 8, 1);
+        expect_counting(c, "model.layers.0.self_attn.k_proj.weight", 4, 1);
+        assert_int_equal(checkpoint_bytes(c), (6 + 8 + 4) * 4);
+        struct checkpoint_vocab v;
+        assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+        assert_int_equal(v.n_tokens, 5);
+        checkpoint_free(c);
+    }
+    folder_remove(&folder);
+}
+
+static void a_split_model_that_does_not_fit_together_is_refused(void **state)
+{
+    (void)state;
+    struct test_folder folder;
+    folder_make(&folder);
+    for (uint32_t no = 0; no < 3; no++)
+        write_part(&folder, no, no, 3, 3);
+    struct {
+        uint32_t no, said_no, count, n_tensors;
+        const char *words;
+    } cases[] = {
+        {0, 0, 3, 4, "says 4, but its 3 files hold 3 tensors"},
+        {1, 0, 3, 3, "file 2 of 3, its metadata file 1 of 3"},
+        {2, 2, 4, 3, "file 3 of 3, its metadata file 3 of 4"},
+        {1, 0, 1, 3, "file 2 of 3, its metadata file 1 of 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t no = cases[i].no;
+        write_part(&folder, no, cases[i].said_no, cases[i].count, cases[i].n_tensors);
+        expect_refused(folder_file(&folder, part_names[no]), ERROR_INVALID, cases[i].words);
+        write_part(&folder, no, no, 3, 3);
+    }
+    struct str again = {0};
+    struct error error;
+    assert_int_equal(file_read(folder_file(&folder, part_names[1]), 1 << 20, &again, &error), OK);
+    folder_write(&folder, part_names[2], again.data, again.len);
+    str_done(&again);
+    expect_refused(folder_file(&folder, part_names[2]), ERROR_INVALID, "occurs twice");
+    folder_unlink(&folder, part_names[1]);
+    expect_refused(folder_file(&folder, part_names[2]), ERROR_NOT_FOUND,
+                   "m-00002-of-00003.gguf is missing");
+    expect_refused(folder_file(&folder, part_names[1]), ERROR_NOT_FOUND, "is missing");
+    expect_refused(folder_file(&folder, "m-00001-of-99999.gguf"), ERROR_LIMIT, "limit is 4096");
+    folder_remove(&folder);
 }
 
 int main(void)
@@ -329,6 +420,8 @@ int main(void)
         cmocka_unit_test(every_value_type_and_nested_arrays_are_passed_over),
         cmocka_unit_test(alignment_is_honoured_down_to_single_bytes),
         cmocka_unit_test(quantized_and_unknown_types),
+        cmocka_unit_test(any_file_of_a_split_model_opens_all_of_them),
+        cmocka_unit_test(a_split_model_that_does_not_fit_together_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

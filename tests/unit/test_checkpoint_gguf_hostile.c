@@ -129,8 +129,25 @@ static void hostile_keys_are_refused(void **state)
     key_string(&f, "qwen2.rope.scaling.type", "\xFF");
     expect_unreadable(&f, ERROR_INVALID, "UTF-8");
     put_architecture(&f, "qwen2", 1, 1);
+    key_u32(&f, "split.count", 5000);
+    expect_unreadable(&f, ERROR_INVALID, "split.count");
+    put_architecture(&f, "qwen2", 1, 1);
     key_u32(&f, "split.count", 3);
-    expect_unreadable(&f, ERROR_UNSUPPORTED, "3 parts");
+    expect_unreadable(&f, ERROR_INVALID, "split.no");
+    put_architecture(&f, "qwen2", 1, 1);
+    key_u32(&f, "split.count", 3);
+    key_u32(&f, "split.no", 3);
+    expect_unreadable(&f, ERROR_INVALID, "below split.count (3)");
+    put_architecture(&f, "qwen2", 1, 1);
+    key_u32(&f, "split.count", 3);
+    key_u32(&f, "split.no", 1);
+    key_string(&f, "split.tensors.count", "many");
+    expect_unreadable(&f, ERROR_INVALID, "split.tensors.count");
+    put_architecture(&f, "qwen2", 1, 1);
+    key_u32(&f, "split.count", 3);
+    key_u32(&f, "split.no", 1);
+    key_u32(&f, "split.tensors.count", 7);
+    expect_unreadable(&f, ERROR_INVALID, "file 2 of the 3 of a split GGUF");
 }
 
 static void hostile_tensors_are_refused(void **state)

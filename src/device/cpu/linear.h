@@ -7,17 +7,28 @@
  * read once and in order. Per span of 64 columns, q meaning 4 consecutive columns of 16 rows in 64
  * bytes (lane r: row r, its bytes: columns 4i .. 4i+3, the operand of VNNI and of AMX):
  *
- *   Q4         2 units of 32 columns, 256 bytes each: byte i*64.. holds q(i) | q(i+4) << 4, i < 4;
- *              then f16 scales [2 units][16 rows]. code - 8.
- *   Q4_BIAS    the same codes; then f16 [2 units][scale, bias][16 rows]
- *   Q8         2 units of 512 bytes: q(0) .. q(7); then f16 scales [2][16]. code - 128.
- *   Q4_SUPER   every 4 spans open with f16 [scale, bias][16 rows]; codes as Q4, then
- *              u8 [2 units][scale, bias][16 rows]; scale = super * sub, bias = -super * sub
- *   Q6_SUPER   every 4 spans open with f16 [16 rows] and 32 bytes unused; 2 units of 256 bytes of
- * low nibbles as Q4 and 2 x 64 bytes of high bit pairs: byte j*64.. holds the pairs of q(4j) ..
- * q(4j+3), lowest first; then i8 scales [4 groups of 16][16 rows]. code - 32. F32, F16   [64
- * columns][16 rows] BF16       [32 pairs of columns][16 rows][2], the operand of vdpbf16ps and of
- * AMX RAW        the twin's: 16 rows as they lie in the file
+ * Codes of b bits lie in planes, those of b's binary digits, low bits of the code first; 8 bits are
+ * plain bytes, q(0) .. q(7). A unit of 32 columns is b * 64 bytes:
+ *
+ *   4 bits     byte i*64.. holds q(i) | q(i+4) << 4, i < 4
+ *   2 bits     byte j*64.. holds the pairs of q(4j) .. q(4j+3), lowest first, j < 2
+ *   1 bit      64 bytes: bit i is that of q(i)
+ *
+ * A span is the codes of its 2 units, then the levels of both:
+ *
+ *   SCALE      f16 scales [2 units][16 rows]
+ *   SCALE_BIAS f16 [2 units][scale, bias][16 rows]
+ *   E8M0       u8 exponents [2 units][16 rows], as in MXFP4 blocks (scales are half of 2^(e - 127))
+ *   SUPER      every 4 spans open with f16 [scale, bias][16 rows]; u8 [2 units][scale, bias][16
+ *              rows]; scale = super * sub, bias = -super * sub
+ *   HALVES     groups of 16 columns, no bias: every 4 spans open with f16 [16 rows] and 32 bytes
+ *              unused; i8 scales [4 groups][16 rows]
+ *   HALVES_BIAS  groups of 16: opens as SUPER; u8 [4 groups][16 rows], the scale in the low nibble,
+ *              the bias in the high one
+ *
+ * From codes without a bias the packing's offset is taken. IQ4 and MX4 hold 4-bit indices into the
+ * tables of base/weight.h. F32, F16: [64 columns][16 rows]. BF16: [32 pairs of columns][16
+ * rows][2], the operand of vdpbf16ps and of AMX. RAW: the twin's, 16 rows as they lie in the file.
  *
  * Activations of the int8 mode: per token row and unit of 32 columns, scale = max|x| / 127,
  * q = round_to_even(x * (127 / max|x|)), all in f32; a unit whose max|x| is below 2^-100 is zero.
@@ -26,6 +37,21 @@
 #define CSGL_DEVICE_CPU_LINEAR_H
 
 #include "device/cpu/cpu_device.h"
+
+/* X of every quantized packing, for tables and switches. */
+#define QUANTIZED_PACKINGS(X)                                                                      \
+    X(Q4)                                                                                          \
+    X(Q4_BIAS)                                                                                     \
+    X(Q5)                                                                                          \
+    X(Q5_BIAS)                                                                                     \
+    X(Q8)                                                                                          \
+    X(Q2_SUPER)                                                                                    \
+    X(Q3_SUPER)                                                                                    \
+    X(Q4_SUPER)                                                                                    \
+    X(Q5_SUPER)                                                                                    \
+    X(Q6_SUPER)                                                                                    \
+    X(IQ4)                                                                                         \
+    X(MX4)
 
 enum {
     BLOCK_ROWS = 16,
@@ -40,13 +66,78 @@ enum linear_packing {
     PACKING_F32,
     PACKING_F16,
     PACKING_BF16,
-    PACKING_Q4,
-    PACKING_Q4_BIAS,
-    PACKING_Q8,
-    PACKING_Q4_SUPER,
-    PACKING_Q6_SUPER,
-    N_PACKINGS
+#define PACKING_ENUM(name) PACKING_##name,
+    QUANTIZED_PACKINGS(PACKING_ENUM)
+#undef PACKING_ENUM
+        N_PACKINGS
 };
+
+enum linear_levels {
+    LEVELS_SCALE,
+    LEVELS_SCALE_BIAS,
+    LEVELS_E8M0,
+    LEVELS_SUPER,
+    LEVELS_HALVES,
+    LEVELS_HALVES_BIAS
+};
+
+/* Of the quantized packings. Kernels are compiled for one packing each: there all of this is
+ * constant. */
+struct packing_shape {
+    int bits, offset;
+    enum linear_levels levels;
+};
+
+static const struct packing_shape packing_shapes[N_PACKINGS] = {
+    [PACKING_Q4] = {4, 8, LEVELS_SCALE},        [PACKING_Q4_BIAS] = {4, 0, LEVELS_SCALE_BIAS},
+    [PACKING_Q5] = {5, 16, LEVELS_SCALE},       [PACKING_Q5_BIAS] = {5, 0, LEVELS_SCALE_BIAS},
+    [PACKING_Q8] = {8, 128, LEVELS_SCALE},      [PACKING_Q2_SUPER] = {2, 0, LEVELS_HALVES_BIAS},
+    [PACKING_Q3_SUPER] = {3, 4, LEVELS_HALVES}, [PACKING_Q4_SUPER] = {4, 0, LEVELS_SUPER},
+    [PACKING_Q5_SUPER] = {5, 0, LEVELS_SUPER},  [PACKING_Q6_SUPER] = {6, 32, LEVELS_HALVES},
+    [PACKING_IQ4] = {4, 128, LEVELS_SCALE},     [PACKING_MX4] = {4, 16, LEVELS_E8M0},
+};
+
+static inline int unit_bytes_of(enum linear_packing packing)
+{
+    return packing_shapes[packing].bits * 64;
+}
+
+/* Of both units of a span. */
+static inline int level_bytes_of(enum linear_packing packing)
+{
+    enum linear_levels levels = packing_shapes[packing].levels;
+    return levels == LEVELS_SCALE_BIAS ? 128 : levels == LEVELS_E8M0 ? 32 : 64;
+}
+
+/* What is taken from a code: 0 where a bias is stored instead. */
+static inline int offset_of(enum linear_packing packing)
+{
+    return packing_shapes[packing].offset;
+}
+
+static inline bool is_super(enum linear_packing packing)
+{
+    return packing_shapes[packing].levels >= LEVELS_SUPER;
+}
+
+/* Groups of 16 columns. */
+static inline bool has_halves(enum linear_packing packing)
+{
+    return packing_shapes[packing].levels >= LEVELS_HALVES;
+}
+
+/* A bias for each unit. */
+static inline bool has_unit_bias(enum linear_packing packing)
+{
+    enum linear_levels levels = packing_shapes[packing].levels;
+    return levels == LEVELS_SCALE_BIAS || levels == LEVELS_SUPER;
+}
+
+/* A bias for each group of 16. */
+static inline bool has_half_bias(enum linear_packing packing)
+{
+    return packing_shapes[packing].levels == LEVELS_HALVES_BIAS;
+}
 
 /* What the activations become before they are multiplied. */
 enum linear_mode { MODE_FLOAT, MODE_BF16, MODE_INT8 };

@@ -1,5 +1,6 @@
 /* Linears with AMX tiles: int8 activations from some rows on (fewer are faster with VNNI,
- * linear_avx512.c; the results are the same bit for bit), and bf16. Float mode is AVX-512's.
+ * linear_avx512.c, as are weights with a bias for each 16 columns; the results are the same bit for
+ * bit), and bf16. Float mode is AVX-512's.
  *
  * int8: every group of 32 (or 16) columns has scales of its own, so a tile product covers 16 rows,
  * 16 outputs and one group, and its i32 sums go through memory into f32 sums in registers. Vector
@@ -89,23 +90,16 @@ ALWAYS_INLINE void expand(enum linear_packing packing, const struct linear_part 
 
 static void expand_block(const struct linear_part *part, int64_t block, const struct panel *to)
 {
+#define EXPAND(packing)                                                                            \
+    case PACKING_##packing:                                                                        \
+        expand(PACKING_##packing, part, block, to);                                                \
+        break;
     switch (part->packing) {
-    case PACKING_Q4:
-        expand(PACKING_Q4, part, block, to);
-        break;
-    case PACKING_Q4_BIAS:
-        expand(PACKING_Q4_BIAS, part, block, to);
-        break;
-    case PACKING_Q8:
-        expand(PACKING_Q8, part, block, to);
-        break;
-    case PACKING_Q4_SUPER:
-        expand(PACKING_Q4_SUPER, part, block, to);
-        break;
+        QUANTIZED_PACKINGS(EXPAND)
     default:
-        expand(PACKING_Q6_SUPER, part, block, to);
         break;
     }
+#undef EXPAND
 }
 
 /* Tile products of n units (n even), or of one half of each; sums [n][16][16]. */
@@ -187,18 +181,20 @@ static void multiply_tile(const struct linear_part *part, const struct linear_in
     const int8_t *x = in->codes + at * UNIT;
     const float *sx = in->levels + at * 2;
     __m512 acc[TILE_ROWS_MAX];
-    if (part->packing == PACKING_Q6_SUPER)
+    if (has_halves(part->packing))
         multiply_panel(true, false, panel, n_units, x, sx, sums, acc);
-    else if (has_bias_levels(part->packing))
+    else if (has_unit_bias(part->packing))
         multiply_panel(false, true, panel, n_units, x, sx, sums, acc);
     else
         multiply_panel(false, false, panel, n_units, x, sx, sums, acc);
     store_rows(part, block, row, n, output, acc);
 }
 
-static bool is_vnni_tile(const struct linear_input *in, int64_t tile)
+static bool is_vnni_tile(const struct linear_part *part, const struct linear_input *in,
+                         int64_t tile)
 {
-    return in->tile_rows < TILE_ROWS_MAX || in->n_rows - tile * TILE_ROWS_MAX < MIN_ROWS;
+    return has_half_bias(part->packing) || in->tile_rows < TILE_ROWS_MAX ||
+           in->n_rows - tile * TILE_ROWS_MAX < MIN_ROWS;
 }
 
 static int64_t group_blocks(const struct linear_part *part)
@@ -213,11 +209,11 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
                           const struct linear_output *output, void *scratch)
 {
     int64_t step = group_blocks(part);
-    tiles_begin(TILE_ROWS_MAX, part->packing == PACKING_Q6_SUPER ? 16 : 32);
+    tiles_begin(TILE_ROWS_MAX, has_halves(part->packing) ? 16 : 32);
     for (int64_t first = blocks.first; first < blocks.end; first += step) {
         int64_t end = first + step < blocks.end ? first + step : blocks.end;
-        for (int64_t block = first; block < end && !is_vnni_tile(in, rows.first / TILE_ROWS_MAX);
-             block++) {
+        for (int64_t block = first;
+             block < end && !is_vnni_tile(part, in, rows.first / TILE_ROWS_MAX); block++) {
             struct panel panel = panel_at(part, scratch, block - first);
             expand_block(part, block, &panel);
         }
@@ -226,7 +222,7 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
             for (int64_t block = first; block < end; block++) {
                 struct panel panel = panel_at(part, scratch, block - first);
                 struct linear_range tile = {row, row + n};
-                if (is_vnni_tile(in, row / TILE_ROWS_MAX))
+                if (is_vnni_tile(part, in, row / TILE_ROWS_MAX))
                     linear_avx512_int8(part, in, block, tile, output);
                 else
                     multiply_tile(part, in, &panel, block, row, (int)n, output);

@@ -15,15 +15,6 @@ struct f32x16 {
     __m256 half[HALVES];
 };
 
-static const struct packing_shape {
-    int unit_bytes, level_bytes, offset;
-    bool is_super, has_bias;
-} shapes[N_PACKINGS] = {
-    [PACKING_Q4] = {256, 64, 8, false, false},       [PACKING_Q4_BIAS] = {256, 128, 0, false, true},
-    [PACKING_Q8] = {512, 64, 128, false, false},     [PACKING_Q4_SUPER] = {256, 64, 0, true, true},
-    [PACKING_Q6_SUPER] = {384, 64, 32, true, false},
-};
-
 ALWAYS_INLINE __m256i load_256(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);
@@ -49,7 +40,6 @@ ALWAYS_INLINE struct f32x16 scale_bytes(const uint8_t *p, bool is_signed, struct
 }
 
 struct walk {
-    const struct packing_shape *shape;
     enum linear_packing packing;
     const uint8_t *at;
     struct f32x16 super_scale, super_bias;
@@ -57,7 +47,7 @@ struct walk {
 
 ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
 {
-    if (walk->shape->is_super && s % SUPER_SPANS == 0) {
+    if (is_super(walk->packing) && s % SUPER_SPANS == 0) {
         walk->super_scale = load_f16(walk->at);
         walk->super_bias = load_f16(walk->at + 32);
         walk->at += 64;
@@ -66,59 +56,129 @@ ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
 
 /* Scale and bias of each of the two groups of 16 columns of unit u. */
 struct unit_levels {
-    struct f32x16 scale[2], bias;
+    struct f32x16 scale[2], bias[2];
 };
+
+/* Half of 2^(e - 127), f32 below its normal range for e < 2. */
+ALWAYS_INLINE struct f32x16 load_e8m0(const uint8_t *p)
+{
+    struct f32x16 out;
+    for (int h = 0; h < HALVES; h++) {
+        __m256i e =
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p + 8 * h)));
+        __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+        __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), e);
+        __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);
+        out.half[h] = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
+    }
+    return out;
+}
+
+ALWAYS_INLINE struct f32x16 negative(struct f32x16 v)
+{
+    for (int h = 0; h < HALVES; h++)
+        v.half[h] = _mm256_sub_ps(_mm256_setzero_ps(), v.half[h]);
+    return v;
+}
+
+/* Bytes of two nibbles: the scale below, the bias above. */
+ALWAYS_INLINE void load_nibbles(const struct walk *walk, const uint8_t *p, struct f32x16 *scale,
+                                struct f32x16 *bias)
+{
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i both = _mm_loadu_si128((const __m128i *)(const void *)p);
+    uint8_t split[2][BLOCK_ROWS];
+    _mm_storeu_si128((__m128i *)(void *)split[0], _mm_and_si128(both, low));
+    _mm_storeu_si128((__m128i *)(void *)split[1], _mm_and_si128(_mm_srli_epi16(both, 4), low));
+    *scale = scale_bytes(split[0], false, walk->super_scale);
+    *bias = negative(scale_bytes(split[1], false, walk->super_bias));
+}
 
 ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
 {
-    const struct packing_shape *shape = walk->shape;
-    const uint8_t *p = walk->at + 2 * shape->unit_bytes + u * shape->level_bytes / 2;
+    const enum linear_packing packing = walk->packing;
+    const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
     struct unit_levels out = {0};
-    if (walk->packing == PACKING_Q6_SUPER) {
+    switch (packing_shapes[packing].levels) {
+    case LEVELS_SCALE:
+        out.scale[0] = load_f16(p);
+        break;
+    case LEVELS_SCALE_BIAS:
+        out.scale[0] = load_f16(p);
+        out.bias[0] = load_f16(p + 32);
+        break;
+    case LEVELS_E8M0:
+        out.scale[0] = load_e8m0(p);
+        break;
+    case LEVELS_SUPER:
+        out.scale[0] = scale_bytes(p, false, walk->super_scale);
+        out.bias[0] = negative(scale_bytes(p + 16, false, walk->super_bias));
+        break;
+    case LEVELS_HALVES:
         out.scale[0] = scale_bytes(p, true, walk->super_scale);
         out.scale[1] = scale_bytes(p + 16, true, walk->super_scale);
-        return out;
+        break;
+    case LEVELS_HALVES_BIAS:
+        load_nibbles(walk, p, &out.scale[0], &out.bias[0]);
+        load_nibbles(walk, p + 16, &out.scale[1], &out.bias[1]);
+        break;
     }
-    if (walk->packing == PACKING_Q4_SUPER) {
-        struct f32x16 bias = scale_bytes(p + 16, false, walk->super_bias);
-        out.scale[0] = scale_bytes(p, false, walk->super_scale);
-        for (int h = 0; h < HALVES; h++)
-            out.bias.half[h] = _mm256_sub_ps(_mm256_setzero_ps(), bias.half[h]);
-    } else {
-        out.scale[0] = load_f16(p);
-        if (shape->has_bias)
-            out.bias = load_f16(p + 32);
+    if (!has_halves(packing)) {
+        out.scale[1] = out.scale[0];
+        out.bias[1] = out.bias[0];
     }
-    out.scale[1] = out.scale[0];
     return out;
+}
+
+/* codes |= the field of `mask`'s width at bit `from` of each byte of the plane, moved to `to`. */
+ALWAYS_INLINE __m256i add_field(__m256i codes, __m256i plane, int mask, int from, int to)
+{
+    __m256i moved =
+        to >= from ? _mm256_slli_epi16(plane, to - from) : _mm256_srli_epi16(plane, from - to);
+    return _mm256_or_si256(codes, _mm256_and_si256(moved, _mm256_set1_epi8((char)(mask << to))));
 }
 
 /* Unsigned codes of half h (8 rows) of unit u, 4 columns a register. */
 ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i codes[UNIT_WORDS])
 {
-    const uint8_t *p = walk->at + u * walk->shape->unit_bytes + 32 * h;
-    if (walk->packing == PACKING_Q8) {
+    const enum linear_packing packing = walk->packing;
+    const uint8_t *p = walk->at + u * unit_bytes_of(packing) + 32 * h;
+    const int bits = packing_shapes[packing].bits;
+    if (bits == 8) {
         for (int i = 0; i < UNIT_WORDS; i++)
             codes[i] = load_256(p + 64 * i);
         return;
     }
     const __m256i low = _mm256_set1_epi8(15);
     for (int i = 0; i < 4; i++) {
-        __m256i both = load_256(p + 64 * i);
+        __m256i both = bits & 4 ? load_256(p + 64 * i) : _mm256_setzero_si256();
         codes[i] = _mm256_and_si256(both, low);
         codes[i + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
     }
-    if (walk->packing != PACKING_Q6_SUPER)
-        return;
-    const __m256i pair = _mm256_set1_epi8(0x30);
-    for (int j = 0; j < 2; j++) {
-        __m256i high = load_256(p + 256 + 64 * j);
-        __m256i *c = codes + 4 * j;
-        c[0] = _mm256_or_si256(c[0], _mm256_and_si256(_mm256_slli_epi16(high, 4), pair));
-        c[1] = _mm256_or_si256(c[1], _mm256_and_si256(_mm256_slli_epi16(high, 2), pair));
-        c[2] = _mm256_or_si256(c[2], _mm256_and_si256(high, pair));
-        c[3] = _mm256_or_si256(c[3], _mm256_and_si256(_mm256_srli_epi16(high, 2), pair));
+    p += bits & 4 ? 256 : 0;
+    for (int j = 0; j < 2 && bits & 2; j++, p += 64) {
+        __m256i pairs = load_256(p);
+        for (int f = 0; f < 4; f++)
+            codes[4 * j + f] = add_field(codes[4 * j + f], pairs, 3, 2 * f, bits & 4);
     }
+    if (bits & 1) {
+        __m256i singles = load_256(p);
+        for (int i = 0; i < UNIT_WORDS; i++)
+            codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
+    }
+    if (packing != PACKING_IQ4 && packing != PACKING_MX4)
+        return;
+    const uint8_t *values = packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4;
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    for (int i = 0; i < UNIT_WORDS; i++)
+        codes[i] = _mm256_shuffle_epi8(table, codes[i]);
+}
+
+/* Codes above 6 bits: they are made signed before they are multiplied. */
+ALWAYS_INLINE bool is_wide(const struct walk *walk)
+{
+    return offset_of(walk->packing) == 128;
 }
 
 /* --- int8 ------------------------------------------------------------------------------------- */
@@ -137,14 +197,14 @@ ALWAYS_INLINE __m256i dot_half_unit(const struct walk *walk, const __m256i codes
             int32_t word;
             memcpy(&word, q + 4 * (i + j), sizeof word);
             __m256i x = _mm256_set1_epi32(word);
-            if (walk->packing == PACKING_Q8) {
+            if (is_wide(walk)) {
                 __m256i w = _mm256_xor_si256(codes[i + j], flip);
                 products[j] = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
             } else {
                 products[j] = _mm256_maddubs_epi16(codes[i + j], x);
             }
         }
-        if (walk->packing == PACKING_Q8)
+        if (is_wide(walk))
             sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(products[0], ones),
                                                          _mm256_madd_epi16(products[1], ones)));
         else
@@ -161,14 +221,18 @@ ALWAYS_INLINE __m256 add_unit(const struct walk *walk, const __m256i codes[UNIT_
     __m256 sx = _mm256_set1_ps(*scale);
     for (int g = 0; g < 2; g++) {
         __m256i dot = dot_half_unit(walk, codes, 4 * g, q);
-        if (walk->shape->offset && walk->packing != PACKING_Q8)
-            dot = _mm256_add_epi32(
-                dot, _mm256_set1_epi32(walk->shape->offset * sums[(size_t)(1 + g) * height]));
+        const int32_t *negative_sum = sums + (size_t)(1 + g) * height;
+        if (offset_of(walk->packing) && !is_wide(walk))
+            dot =
+                _mm256_add_epi32(dot, _mm256_set1_epi32(offset_of(walk->packing) * *negative_sum));
         acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(levels->scale[g].half[h], sx),
                               acc);
+        if (has_half_bias(walk->packing))
+            acc = _mm256_fnmadd_ps(levels->bias[g].half[h],
+                                   _mm256_set1_ps(*scale * (float)*negative_sum), acc);
     }
-    if (walk->shape->has_bias)
-        acc = _mm256_fmadd_ps(levels->bias.half[h], _mm256_set1_ps(scale[height]), acc);
+    if (has_unit_bias(walk->packing))
+        acc = _mm256_fmadd_ps(levels->bias[0].half[h], _mm256_set1_ps(scale[height]), acc);
     return acc;
 }
 
@@ -180,9 +244,7 @@ ALWAYS_INLINE void multiply_int8(enum linear_packing packing, const struct linea
     size_t height = (size_t)in->tile_rows;
     size_t at = (size_t)row / height * (size_t)linear_n_units(in) * height;
     size_t place = (size_t)row % height;
-    struct walk walk = {.shape = &shapes[packing],
-                        .packing = packing,
-                        .at = part->data + (size_t)block * part->block_bytes};
+    struct walk walk = {.packing = packing, .at = part->data + (size_t)block * part->block_bytes};
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
         walk_enter(&walk, s);
         for (int u = 0; u < 2; u++, at += height) {
@@ -198,7 +260,7 @@ ALWAYS_INLINE void multiply_int8(enum linear_packing packing, const struct linea
                 }
             }
         }
-        walk.at += 2 * walk.shape->unit_bytes + walk.shape->level_bytes;
+        walk.at += 2 * unit_bytes_of(packing) + level_bytes_of(packing);
     }
 }
 
@@ -206,16 +268,12 @@ static void int8_rows(const struct linear_part *part, const struct linear_input 
                       int64_t row, int n, struct f32x16 *acc)
 {
 #define CASE(packing)                                                                              \
-    case packing:                                                                                  \
-        multiply_int8(packing, part, in, block, row, n, acc);                                      \
+    case PACKING_##packing:                                                                        \
+        multiply_int8(PACKING_##packing, part, in, block, row, n, acc);                            \
         break;
     switch (part->packing) {
-        CASE(PACKING_Q4)
-        CASE(PACKING_Q4_BIAS)
-        CASE(PACKING_Q8)
-        CASE(PACKING_Q4_SUPER)
+        QUANTIZED_PACKINGS(CASE)
     default:
-        multiply_int8(PACKING_Q6_SUPER, part, in, block, row, n, acc);
         break;
     }
 #undef CASE
@@ -227,14 +285,14 @@ static void int8_rows(const struct linear_part *part, const struct linear_input 
 ALWAYS_INLINE void expand_quantized(const struct walk *walk, float *to)
 {
     const __m256i byte = _mm256_set1_epi32(255);
-    const __m256i offset = _mm256_set1_epi32(walk->shape->offset);
+    const __m256i offset = _mm256_set1_epi32(offset_of(walk->packing));
     for (int u = 0; u < 2; u++) {
         struct unit_levels levels = load_levels(walk, u);
         for (int h = 0; h < HALVES; h++) {
             __m256i codes[UNIT_WORDS];
             load_codes(walk, u, h, codes);
             for (int i = 0; i < UNIT_WORDS; i++) {
-                __m256 scale = levels.scale[i / 4].half[h], bias = levels.bias.half[h];
+                __m256 scale = levels.scale[i / 4].half[h], bias = levels.bias[i / 4].half[h];
                 float *at = to + (u * UNIT + 4 * i) * BLOCK_ROWS + LANES * h;
                 for (int j = 0; j < 4; j++) {
                     __m256i code = _mm256_and_si256(_mm256_srli_epi32(codes[i], 8 * j), byte);
@@ -263,22 +321,17 @@ static void expand_bf16(const uint8_t *from, float *to)
 static void expand_span(struct walk *walk, int s, float *to)
 {
 #define EXPAND(which)                                                                              \
-    case which: {                                                                                  \
+    case PACKING_##which: {                                                                        \
         struct walk here = *walk;                                                                  \
-        here.packing = which;                                                                      \
-        here.shape = &shapes[which];                                                               \
+        here.packing = PACKING_##which;                                                            \
         walk_enter(&here, s);                                                                      \
         expand_quantized(&here, to);                                                               \
-        here.at += 2 * here.shape->unit_bytes + here.shape->level_bytes;                           \
+        here.at += 2 * unit_bytes_of(PACKING_##which) + level_bytes_of(PACKING_##which);           \
         *walk = here;                                                                              \
         break;                                                                                     \
     }
     switch (walk->packing) {
-        EXPAND(PACKING_Q4)
-        EXPAND(PACKING_Q4_BIAS)
-        EXPAND(PACKING_Q8)
-        EXPAND(PACKING_Q4_SUPER)
-        EXPAND(PACKING_Q6_SUPER)
+        QUANTIZED_PACKINGS(EXPAND)
     case PACKING_F32:
         memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
         walk->at += SPAN * BLOCK_ROWS * 4;
@@ -332,7 +385,6 @@ static void float_rows(const struct linear_part *part, int64_t block, const floa
                        int n, float *partial)
 {
     struct walk walk = {.packing = part->packing,
-                        .shape = &shapes[part->packing],
                         .at = part->data + (size_t)block * part->block_bytes};
     _Alignas(32) float span[SPAN * BLOCK_ROWS];
     memset(partial, 0, (size_t)n * N_PARTIAL * BLOCK_ROWS * sizeof *partial);

@@ -34,9 +34,8 @@ ALWAYS_INLINE __m512i start_sum(enum linear_packing packing, const int32_t *nega
     int offset = offset_of(packing);
     if (offset == 0)
         return _mm512_setzero_si512();
-    return _mm512_slli_epi32(_mm512_set1_epi32(*negative_sum), offset == 8    ? 3
-                                                               : offset == 32 ? 5
-                                                                              : 7);
+    return _mm512_slli_epi32(_mm512_set1_epi32(*negative_sum),
+                             (unsigned)__builtin_ctz((unsigned)offset));
 }
 
 ALWAYS_INLINE __m512 add_unit(enum linear_packing packing, const __m512i codes[UNIT_WORDS],
@@ -44,15 +43,20 @@ ALWAYS_INLINE __m512 add_unit(enum linear_packing packing, const __m512i codes[U
                               const int32_t *sums, size_t height, __m512 acc)
 {
     __m512 sx = _mm512_set1_ps(*scale);
-    if (packing == PACKING_Q6_SUPER) {
+    if (has_halves(packing)) {
         __m512i a = dot_words(codes, q, 0, 4, start_sum(packing, sums + height));
         __m512i b = dot_words(codes, q, 4, 4, start_sum(packing, sums + 2 * height));
         acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_mul_ps(levels.scale, sx), acc);
-        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(b), _mm512_mul_ps(levels.second, sx), acc);
+        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b), _mm512_mul_ps(levels.second, sx), acc);
+        for (int h = 0; h < 2 && has_half_bias(packing); h++) {
+            __m512 negative_sum = _mm512_set1_ps(*scale * (float)sums[(size_t)(1 + h) * height]);
+            acc = _mm512_fmadd_ps(levels.minimum[h], negative_sum, acc);
+        }
+        return acc;
     }
     __m512i dot = dot_words(codes, q, 0, UNIT_WORDS, start_sum(packing, sums));
     acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(levels.scale, sx), acc);
-    if (has_bias_levels(packing))
+    if (has_unit_bias(packing))
         acc = _mm512_fmadd_ps(levels.second, _mm512_set1_ps(scale[height]), acc);
     return acc;
 }
@@ -101,18 +105,12 @@ typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
             acc[i] = sums[i];                                                                      \
     }
 #define KERNELS(packing) KERNEL(packing, 1) KERNEL(packing, 2) KERNEL(packing, 4) KERNEL(packing, 8)
-KERNELS(Q4)
-KERNELS(Q4_BIAS)
-KERNELS(Q8)
-KERNELS(Q4_SUPER)
-KERNELS(Q6_SUPER)
+QUANTIZED_PACKINGS(KERNELS)
 
 #define KERNEL_ROW(packing)                                                                        \
     [PACKING_##packing] = {multiply_##packing##_1, multiply_##packing##_2, multiply_##packing##_4, \
-                           multiply_##packing##_8}
-static const rows_kernel kernels[N_PACKINGS][4] = {KERNEL_ROW(Q4), KERNEL_ROW(Q4_BIAS),
-                                                   KERNEL_ROW(Q8), KERNEL_ROW(Q4_SUPER),
-                                                   KERNEL_ROW(Q6_SUPER)};
+                           multiply_##packing##_8},
+static const rows_kernel kernels[N_PACKINGS][4] = {QUANTIZED_PACKINGS(KERNEL_ROW)};
 
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
                         int64_t block, struct linear_range rows, const struct linear_output *output)

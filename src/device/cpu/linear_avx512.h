@@ -19,35 +19,6 @@ struct span_walk {
     __m512 super_scale, super_bias;
 };
 
-ALWAYS_INLINE int unit_bytes_of(enum linear_packing packing)
-{
-    return packing == PACKING_Q8 ? 512 : packing == PACKING_Q6_SUPER ? 384 : 256;
-}
-
-ALWAYS_INLINE int level_bytes_of(enum linear_packing packing)
-{
-    return packing == PACKING_Q4_BIAS ? 128 : 64;
-}
-
-/* What is taken from a code: 0 where a bias is stored instead. */
-ALWAYS_INLINE int offset_of(enum linear_packing packing)
-{
-    return packing == PACKING_Q4         ? 8
-           : packing == PACKING_Q8       ? 128
-           : packing == PACKING_Q6_SUPER ? 32
-                                         : 0;
-}
-
-ALWAYS_INLINE bool is_super(enum linear_packing packing)
-{
-    return packing == PACKING_Q4_SUPER || packing == PACKING_Q6_SUPER;
-}
-
-ALWAYS_INLINE bool has_bias_levels(enum linear_packing packing)
-{
-    return packing == PACKING_Q4_BIAS || packing == PACKING_Q4_SUPER;
-}
-
 ALWAYS_INLINE __m512 load_f16(const uint8_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
@@ -80,39 +51,61 @@ ALWAYS_INLINE void walk_leave(enum linear_packing packing, struct span_walk *wal
     walk->at += 2 * unit_bytes_of(packing) + level_bytes_of(packing);
 }
 
+/* Bytes by n bits to the left (n may be negative), for masks that drop what crosses bytes. */
+ALWAYS_INLINE __m512i shift_left(__m512i v, int n)
+{
+    return n >= 0 ? _mm512_slli_epi32(v, (unsigned)n) : _mm512_srli_epi32(v, (unsigned)-n);
+}
+
+/* codes |= the field of `mask`'s width at bit `from` of each byte of the plane, moved to `to`. */
+ALWAYS_INLINE __m512i add_field(__m512i codes, __m512i plane, int mask, int from, int to)
+{
+    enum { AND_OR = 0xEA }; /* (a & b) | c */
+    return _mm512_ternarylogic_epi32(shift_left(plane, to - from),
+                                     _mm512_set1_epi8((char)(mask << to)), codes, AND_OR);
+}
+
 /* Unsigned codes of unit u of the current span: 8 registers of 4 columns x 16 rows. */
 ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct span_walk *walk, int u,
                               __m512i codes[UNIT_WORDS])
 {
     const uint8_t *p = walk->at + u * unit_bytes_of(packing);
-    if (packing == PACKING_Q8) {
+    const int bits = packing_shapes[packing].bits;
+    if (bits == 8) {
         for (int i = 0; i < UNIT_WORDS; i++)
             codes[i] = _mm512_loadu_si512(p + 64 * i);
         return;
     }
     const __m512i low = _mm512_set1_epi8(15);
     for (int i = 0; i < 4; i++) {
-        __m512i both = _mm512_loadu_si512(p + 64 * i);
+        __m512i both = bits & 4 ? _mm512_loadu_si512(p + 64 * i) : _mm512_setzero_si512();
         codes[i] = _mm512_and_si512(both, low);
         codes[i + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
     }
-    if (packing != PACKING_Q6_SUPER)
-        return;
-    const __m512i pair = _mm512_set1_epi8(0x30);
-    enum { AND_OR = 0xEA }; /* (a & b) | c */
-    for (int j = 0; j < 2; j++) {
-        __m512i high = _mm512_loadu_si512(p + 256 + 64 * j);
-        __m512i *c = codes + 4 * j;
-        c[0] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 4), pair, c[0], AND_OR);
-        c[1] = _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 2), pair, c[1], AND_OR);
-        c[2] = _mm512_ternarylogic_epi32(high, pair, c[2], AND_OR);
-        c[3] = _mm512_ternarylogic_epi32(_mm512_srli_epi16(high, 2), pair, c[3], AND_OR);
+    p += bits & 4 ? 256 : 0;
+    for (int j = 0; j < 2 && bits & 2; j++, p += 64) {
+        __m512i pairs = _mm512_loadu_si512(p);
+        for (int f = 0; f < 4; f++)
+            codes[4 * j + f] = add_field(codes[4 * j + f], pairs, 3, 2 * f, bits & 4);
     }
+    if (bits & 1) {
+        __m512i singles = _mm512_loadu_si512(p);
+        for (int i = 0; i < UNIT_WORDS; i++)
+            codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
+    }
+    if (packing != PACKING_IQ4 && packing != PACKING_MX4)
+        return;
+    const uint8_t *values = packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4;
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)values));
+    for (int i = 0; i < UNIT_WORDS; i++)
+        codes[i] = _mm512_shuffle_epi8(table, codes[i]);
 }
 
-/* The levels of one unit: `second` is the bias, or, for groups of 16, the second group's scale. */
+/* The levels of one unit: `second` is the bias, or, for groups of 16, the second group's scale.
+ * `minimum`: what groups of 16 with a bias take away. */
 struct unit_levels {
-    __m512 scale, second;
+    __m512 scale, second, minimum[2];
 };
 
 ALWAYS_INLINE __m512 load_u8(const uint8_t *p)
@@ -127,27 +120,56 @@ ALWAYS_INLINE __m512 load_i8(const uint8_t *p)
         _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
 }
 
+/* Half of 2^(e - 127), f32 below its normal range for e < 2. */
+ALWAYS_INLINE __m512 load_e8m0(const uint8_t *p)
+{
+    __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m512i bits = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+    __mmask16 is_small = _mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2));
+    return _mm512_castsi512_ps(
+        _mm512_mask_sllv_epi32(bits, is_small, _mm512_set1_epi32(0x200000), e));
+}
+
+/* 16 bytes of nibbles: scales below, minima above. */
+ALWAYS_INLINE void load_nibbles(const uint8_t *p, __m512 *scale, __m512 *minimum)
+{
+    __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+    *scale = _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
+    *minimum = _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4));
+}
+
 ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
                                              const struct span_walk *walk, int u)
 {
     const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
-    struct unit_levels levels = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    switch (packing) {
-    case PACKING_Q4_BIAS:
+    const __m512 zero = _mm512_setzero_ps();
+    struct unit_levels levels = {zero, zero, {zero, zero}};
+    switch (packing_shapes[packing].levels) {
+    case LEVELS_SCALE:
+        levels.scale = load_f16(p);
+        break;
+    case LEVELS_SCALE_BIAS:
         levels.scale = load_f16(p);
         levels.second = load_f16(p + 32);
         break;
-    case PACKING_Q4_SUPER:
-        levels.scale = _mm512_mul_ps(walk->super_scale, load_u8(p));
-        levels.second =
-            _mm512_sub_ps(_mm512_setzero_ps(), _mm512_mul_ps(walk->super_bias, load_u8(p + 16)));
+    case LEVELS_E8M0:
+        levels.scale = load_e8m0(p);
         break;
-    case PACKING_Q6_SUPER:
+    case LEVELS_SUPER:
+        levels.scale = _mm512_mul_ps(walk->super_scale, load_u8(p));
+        levels.second = _mm512_sub_ps(zero, _mm512_mul_ps(walk->super_bias, load_u8(p + 16)));
+        break;
+    case LEVELS_HALVES:
         levels.scale = _mm512_mul_ps(walk->super_scale, load_i8(p));
         levels.second = _mm512_mul_ps(walk->super_scale, load_i8(p + 16));
         break;
-    default:
-        levels.scale = load_f16(p);
+    case LEVELS_HALVES_BIAS:
+        load_nibbles(p, &levels.scale, &levels.minimum[0]);
+        load_nibbles(p + 16, &levels.second, &levels.minimum[1]);
+        levels.scale = _mm512_mul_ps(walk->super_scale, levels.scale);
+        levels.second = _mm512_mul_ps(walk->super_scale, levels.second);
+        for (int h = 0; h < 2; h++)
+            levels.minimum[h] = _mm512_mul_ps(walk->super_bias, levels.minimum[h]);
         break;
     }
     return levels;

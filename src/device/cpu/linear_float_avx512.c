@@ -21,13 +21,18 @@ ALWAYS_INLINE void expand_quantized(enum linear_packing packing, const struct sp
         load_codes(packing, walk, u, codes);
         struct unit_levels levels = load_levels(packing, walk, u);
         for (int i = 0; i < UNIT_WORDS; i++) {
-            __m512 scale = packing == PACKING_Q6_SUPER && i >= 4 ? levels.second : levels.scale;
+            __m512 scale = has_halves(packing) && i >= 4 ? levels.second : levels.scale;
             for (int j = 0; j < 4; j++) {
                 __m512i code =
                     _mm512_and_si512(_mm512_srli_epi32(codes[i], (unsigned)(8 * j)), byte);
                 __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset));
-                __m512 w = has_bias_levels(packing) ? _mm512_fmadd_ps(value, scale, levels.second)
-                                                    : _mm512_mul_ps(value, scale);
+                __m512 w;
+                if (has_half_bias(packing))
+                    w = _mm512_fmsub_ps(value, scale, levels.minimum[i / 4]);
+                else if (has_unit_bias(packing))
+                    w = _mm512_fmadd_ps(value, scale, levels.second);
+                else
+                    w = _mm512_mul_ps(value, scale);
                 _mm512_storeu_ps(to + (u * UNIT + i * 4 + j) * BLOCK_ROWS, w);
             }
         }
@@ -50,18 +55,14 @@ static void expand_panel(const struct linear_part *part, struct span_walk *walk,
                          float *to)
 {
 #define EXPAND(packing)                                                                            \
-    case packing:                                                                                  \
-        walk_enter(packing, walk, s);                                                              \
-        expand_quantized(packing, walk, to);                                                       \
-        walk_leave(packing, walk);                                                                 \
+    case PACKING_##packing:                                                                        \
+        walk_enter(PACKING_##packing, walk, s);                                                    \
+        expand_quantized(PACKING_##packing, walk, to);                                             \
+        walk_leave(PACKING_##packing, walk);                                                       \
         break;
     for (int end = s + n; s < end; s++, to += SPAN * BLOCK_ROWS) {
         switch (part->packing) {
-            EXPAND(PACKING_Q4)
-            EXPAND(PACKING_Q4_BIAS)
-            EXPAND(PACKING_Q8)
-            EXPAND(PACKING_Q4_SUPER)
-            EXPAND(PACKING_Q6_SUPER)
+            QUANTIZED_PACKINGS(EXPAND)
         case PACKING_F32:
             memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
             walk->at += SPAN * BLOCK_ROWS * 4;

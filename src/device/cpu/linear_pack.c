@@ -23,19 +23,25 @@ struct chunk {
 static const enum linear_packing packings[N_WEIGHT_ENCODINGS] = {
     [WEIGHT_F32] = PACKING_F32,       [WEIGHT_F16] = PACKING_F16,
     [WEIGHT_BF16] = PACKING_BF16,     [WEIGHT_Q4_0] = PACKING_Q4,
-    [WEIGHT_Q4_1] = PACKING_Q4_BIAS,  [WEIGHT_Q8_0] = PACKING_Q8,
-    [WEIGHT_Q4_K] = PACKING_Q4_SUPER, [WEIGHT_Q6_K] = PACKING_Q6_SUPER,
+    [WEIGHT_Q4_1] = PACKING_Q4_BIAS,  [WEIGHT_Q5_0] = PACKING_Q5,
+    [WEIGHT_Q5_1] = PACKING_Q5_BIAS,  [WEIGHT_Q8_0] = PACKING_Q8,
+    [WEIGHT_Q2_K] = PACKING_Q2_SUPER, [WEIGHT_Q3_K] = PACKING_Q3_SUPER,
+    [WEIGHT_Q4_K] = PACKING_Q4_SUPER, [WEIGHT_Q5_K] = PACKING_Q5_SUPER,
+    [WEIGHT_Q6_K] = PACKING_Q6_SUPER, [WEIGHT_IQ4_NL] = PACKING_IQ4,
+    [WEIGHT_MXFP4] = PACKING_MX4,
 };
 
-/* Bytes of a span, and of what every SUPER_SPANS spans open with. */
-static const struct {
-    int span, super;
-} sizes[N_PACKINGS] = {
-    [PACKING_F32] = {SPAN * 64, 0},      [PACKING_F16] = {SPAN * 32, 0},
-    [PACKING_BF16] = {SPAN * 32, 0},     [PACKING_Q4] = {512 + 64, 0},
-    [PACKING_Q4_BIAS] = {512 + 128, 0},  [PACKING_Q8] = {1024 + 64, 0},
-    [PACKING_Q4_SUPER] = {512 + 64, 64}, [PACKING_Q6_SUPER] = {768 + 64, 64},
-};
+/* Bytes of what every SUPER_SPANS spans open with. */
+enum { SUPER_BYTES = 64 };
+
+static int span_bytes_of(enum linear_packing packing)
+{
+    if (packing == PACKING_F32)
+        return SPAN * BLOCK_ROWS * 4;
+    if (packing == PACKING_F16 || packing == PACKING_BF16)
+        return SPAN * BLOCK_ROWS * 2;
+    return 2 * unit_bytes_of(packing) + level_bytes_of(packing);
+}
 
 enum linear_packing linear_packing_of(enum weight_encoding encoding)
 {
@@ -45,8 +51,8 @@ enum linear_packing linear_packing_of(enum weight_encoding encoding)
 size_t linear_block_bytes(enum linear_packing packing, int32_t padded_cols)
 {
     size_t n_spans = (size_t)padded_cols / SPAN;
-    size_t n_supers = (n_spans + SUPER_SPANS - 1) / SUPER_SPANS;
-    return n_spans * (size_t)sizes[packing].span + n_supers * (size_t)sizes[packing].super;
+    size_t n_supers = is_super(packing) ? (n_spans + SUPER_SPANS - 1) / SUPER_SPANS : 0;
+    return n_spans * (size_t)span_bytes_of(packing) + n_supers * SUPER_BYTES;
 }
 
 struct weight linear_slice_row(const struct weight_slice *slice, int64_t row)
@@ -73,8 +79,9 @@ static void store_u32(uint8_t *p, uint32_t value)
     memcpy(p, &value, sizeof value);
 }
 
-/* One unit of one row, 8 words of 4 codes each, into lane `row` of the block. */
-static void pack_codes_4(const uint8_t *codes, int row, uint8_t *to)
+/* The planes of one unit of one row, 8 words of 4 codes each, into lane `row` of the block; the
+ * plane's bits begin at bit `shift` of the codes. */
+static void pack_nibbles(const uint8_t *codes, int row, uint8_t *to)
 {
     for (int i = 0; i < 4; i++) {
         uint32_t low = load_u32(codes + 4 * i) & 0x0F0F0F0F;
@@ -83,21 +90,60 @@ static void pack_codes_4(const uint8_t *codes, int row, uint8_t *to)
     }
 }
 
-static void pack_codes_6(const uint8_t *codes, int row, uint8_t *to)
+static void pack_pairs(const uint8_t *codes, int shift, int row, uint8_t *to)
 {
-    pack_codes_4(codes, row, to);
     for (int j = 0; j < 2; j++) {
         uint32_t pairs = 0;
         for (int f = 0; f < 4; f++)
-            pairs |= (load_u32(codes + 16 * j + 4 * f) >> 4 & 0x03030303) << 2 * f;
-        store_u32(to + 256 + j * 64 + row * 4, pairs);
+            pairs |= (load_u32(codes + 16 * j + 4 * f) >> shift & 0x03030303) << 2 * f;
+        store_u32(to + j * 64 + row * 4, pairs);
     }
 }
 
-static void pack_codes_8(const uint8_t *codes, int row, uint8_t *to)
+static void pack_singles(const uint8_t *codes, int shift, int row, uint8_t *to)
 {
+    uint32_t singles = 0;
     for (int i = 0; i < 8; i++)
-        store_u32(to + i * 64 + row * 4, load_u32(codes + 4 * i));
+        singles |= (load_u32(codes + 4 * i) >> shift & 0x01010101) << i;
+    store_u32(to + row * 4, singles);
+}
+
+static void pack_codes(int bits, const uint8_t *codes, int row, uint8_t *to)
+{
+    if (bits == 8) {
+        for (int i = 0; i < 8; i++)
+            store_u32(to + i * 64 + row * 4, load_u32(codes + 4 * i));
+        return;
+    }
+    if (bits & 4) {
+        pack_nibbles(codes, row, to);
+        to += 256;
+    }
+    if (bits & 2) {
+        pack_pairs(codes, bits & 4, row, to);
+        to += 128;
+    }
+    if (bits & 1)
+        pack_singles(codes, bits & 6, row, to);
+}
+
+/* Codes that are values of a table, into its indices; of two equal values, the first one's. Codes
+ * that are not there pad: their products count nowhere. */
+static void find_indices(const uint8_t table[16], struct chunk *chunk)
+{
+    uint8_t indices[256] = {0};
+    for (int i = 15; i >= 0; i--)
+        indices[table[i]] = (uint8_t)i;
+    for (int row = 0; row < BLOCK_ROWS; row++)
+        for (int i = 0; i < chunk->cols; i++)
+            chunk->codes[row][i] = indices[chunk->codes[row][i]];
+}
+
+/* The E8M0 byte of which weight_row_read made this scale. */
+static uint8_t exponent_of(float scale)
+{
+    uint32_t bits = bits_from_f32(scale);
+    return bits >= 1u << 23 ? (uint8_t)((bits >> 23) + 1) : bits == 0x400000;
 }
 
 static void store_f16(uint8_t *to, float value)
@@ -112,21 +158,29 @@ static void pack_levels(enum linear_packing packing, const struct chunk *from, i
 {
     for (int u = 0; u < 2; u++) {
         int unit = 2 * s + u;
-        switch (packing) {
-        case PACKING_Q4_BIAS:
+        switch (packing_shapes[packing].levels) {
+        case LEVELS_SCALE:
+            store_f16(to + u * 32 + row * 2, from->scales[row][unit]);
+            break;
+        case LEVELS_SCALE_BIAS:
             store_f16(to + u * 64 + row * 2, from->scales[row][unit]);
             store_f16(to + u * 64 + 32 + row * 2, from->biases[row][unit]);
             break;
-        case PACKING_Q4_SUPER:
+        case LEVELS_E8M0:
+            to[u * 16 + row] = exponent_of(from->scales[row][unit]);
+            break;
+        case LEVELS_SUPER:
             to[u * 32 + row] = (uint8_t)from->sub_scales[row][unit];
             to[u * 32 + 16 + row] = (uint8_t)from->sub_biases[row][unit];
             break;
-        case PACKING_Q6_SUPER:
+        case LEVELS_HALVES:
             to[u * 32 + row] = (uint8_t)from->sub_scales[row][2 * unit];
             to[u * 32 + 16 + row] = (uint8_t)from->sub_scales[row][2 * unit + 1];
             break;
-        default:
-            store_f16(to + u * 32 + row * 2, from->scales[row][unit]);
+        case LEVELS_HALVES_BIAS:
+            for (int h = 0; h < 2; h++)
+                to[u * 32 + h * 16 + row] = (uint8_t)(from->sub_scales[row][2 * unit + h] |
+                                                      from->sub_biases[row][2 * unit + h] << 4);
             break;
         }
     }
@@ -137,31 +191,27 @@ static void pack_super(enum linear_packing packing, const struct chunk *from, in
                        uint8_t *to)
 {
     memcpy(to + row * 2, &from->super_scales[row][s], 2);
-    if (packing == PACKING_Q4_SUPER)
+    if (has_unit_bias(packing) || has_half_bias(packing))
         memcpy(to + 32 + row * 2, &from->super_biases[row][s], 2);
 }
 
 /* All of the chunk; returns where the next one goes. */
 static uint8_t *pack_chunk(enum linear_packing packing, const struct chunk *from, uint8_t *to)
 {
-    void (*pack_codes)(const uint8_t *, int, uint8_t *) = packing == PACKING_Q8 ? pack_codes_8
-                                                          : packing == PACKING_Q6_SUPER
-                                                              ? pack_codes_6
-                                                              : pack_codes_4;
-    int unit_bytes = packing == PACKING_Q8 ? 512 : packing == PACKING_Q6_SUPER ? 384 : 256;
+    int bits = packing_shapes[packing].bits, unit_bytes = unit_bytes_of(packing);
     for (int s = 0; s * SPAN < from->cols; s++) {
-        if (sizes[packing].super && s % SUPER_SPANS == 0) {
-            memset(to, 0, (size_t)sizes[packing].super);
+        if (is_super(packing) && s % SUPER_SPANS == 0) {
+            memset(to, 0, SUPER_BYTES);
             for (int row = 0; row < BLOCK_ROWS; row++)
                 pack_super(packing, from, s / SUPER_SPANS, row, to);
-            to += sizes[packing].super;
+            to += SUPER_BYTES;
         }
         for (int row = 0; row < BLOCK_ROWS; row++) {
             for (int u = 0; u < 2; u++)
-                pack_codes(from->codes[row] + s * SPAN + u * UNIT, row, to + u * unit_bytes);
+                pack_codes(bits, from->codes[row] + s * SPAN + u * UNIT, row, to + u * unit_bytes);
             pack_levels(packing, from, s, row, to + 2 * unit_bytes);
         }
-        to += sizes[packing].span;
+        to += span_bytes_of(packing);
     }
     return to;
 }
@@ -201,6 +251,8 @@ static void pack_quantized(const struct weight_slice *slice, int64_t block, uint
         for (int lane = 0; lane < BLOCK_ROWS; lane++)
             if (block * BLOCK_ROWS + lane < slice->rows)
                 read_quantized(slice, block * BLOCK_ROWS + lane, done, &chunk, lane);
+        if (packing == PACKING_IQ4 || packing == PACKING_MX4)
+            find_indices(packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4, &chunk);
         to = pack_chunk(packing, &chunk, to);
     }
 }

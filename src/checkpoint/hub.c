@@ -166,6 +166,7 @@ static enum status check_shards(const struct hub_settings *settings,
                                 const char *index, size_t bytes, struct error *error)
 {
     struct json_reader reader;
+    char name[HUB_FILE_MAX + 1];
     enum status status = OK;
     uint64_t file_bytes;
     json_reader_init(&reader, index, bytes);
@@ -174,9 +175,13 @@ static enum status check_shards(const struct hub_settings *settings,
         bool is_map = event == JSON_KEY && json_text_is(&reader, "weight_map");
         event = json_next(&reader, error);
         while (is_map && status == OK && event != JSON_OBJECT_END && event != JSON_FAILED) {
-            if (event == JSON_STRING &&
-                !hub_cache_has(settings, reference->repo, commit, reader.text, &file_bytes))
-                status = missing_part(reference, reader.text, error);
+            size_t n = reader.len < HUB_FILE_MAX ? reader.len : HUB_FILE_MAX;
+            if (event == JSON_STRING) {
+                memcpy(name, reader.text, n); /* the reader's text has no NUL behind */
+                name[n] = '\0';
+                if (!hub_cache_has(settings, reference->repo, commit, name, &file_bytes))
+                    status = missing_part(reference, name, error);
+            }
             event = json_next(&reader, error);
         }
     }

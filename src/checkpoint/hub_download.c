@@ -222,9 +222,10 @@ static enum status fetch(struct transfer *t, struct error *error)
                                   .on_body = take_bytes,
                                   .is_cancelled = is_cancelled,
                                   .context = t};
+    uint64_t furthest = t->at;
     int attempt = 0;
     for (int n = 0; t->at < t->bytes; n++) {
-        uint64_t before = request.from = t->at;
+        request.from = t->at;
         t->has_begun = false;
         enum status status = hub_http_send(t->download->http, &request, &t->reply, error);
         if (status == OK && t->at == t->bytes)
@@ -238,7 +239,9 @@ static enum status fetch(struct transfer *t, struct error *error)
                           (unsigned long long)t->at, (unsigned long long)t->bytes, t->file->name);
             t->reply.may_work_later = true;
         }
-        attempt = t->at > before && n < MAX_BREAKS ? 1 : attempt + 1;
+        /* Only bytes that were never reached before are progress. */
+        attempt = t->at > furthest && n < MAX_BREAKS ? 1 : attempt + 1;
+        furthest = t->at > furthest ? t->at : furthest;
         if (!hub_http_try_again(&request, &t->reply, attempt, &status, error))
             return status;
     }

@@ -12,7 +12,7 @@ missing_tools() {
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     if command -v pkg-config >/dev/null; then
-        for library in libpcre2-8 libevent_core libzmq cmocka; do
+        for library in libpcre2-8 libevent_core libcurl libzmq cmocka; do
             pkg-config --exists "$library" || missing+=("$library")
         done
     fi
@@ -31,7 +31,8 @@ missing=$(missing_tools)
 if command -v apt-get >/dev/null; then
     sudo=
     [ "$(id -u)" = 0 ] || sudo=sudo
-    packages="build-essential cmake ninja-build pkg-config libpcre2-dev libevent-dev libzmq3-dev libcmocka-dev
+    packages="build-essential cmake ninja-build pkg-config libpcre2-dev libevent-dev libcurl4-openssl-dev
+              libzmq3-dev libcmocka-dev
               python3 python3-pip python3-pytest ca-certificates"
     # clang's runtime libraries carry its version in their package's name.
     [ $with_sanitizers = no ] || packages="$packages clang"
@@ -45,7 +46,7 @@ if command -v apt-get >/dev/null; then
             "libclang-rt-$version-dev" >/dev/null
     fi
 elif command -v brew >/dev/null; then
-    brew install --quiet cmake ninja pkg-config pcre2 libevent zeromq cmocka python pytest
+    brew install --quiet cmake ninja pkg-config pcre2 libevent curl zeromq cmocka python pytest
 fi
 
 missing=$(missing_tools)

@@ -4,6 +4,7 @@
 #include "base/system.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/model_path.h"
 #include "device/comm/comm.h"
 #include "device/cpu/cpu.h"
 #include "engine/engine.h"
@@ -35,7 +36,7 @@ static enum status open_engine(struct bench *b, struct error *error)
         .max_step_tokens = b->input_len > b->batch_size ? b->input_len : b->batch_size,
         .max_want = b->batch_size,
         .memory_ratio = b->model.memory_ratio};
-    enum status status = checkpoint_open(&b->checkpoint, b->model.model_path, error);
+    enum status status = checkpoint_open(&b->checkpoint, b->model.path, error);
     if (status == OK)
         status = cpu_device_open(&b->device, &cpu, error);
     if (status == OK)
@@ -188,11 +189,11 @@ int command_bench_one_batch(int argc, char **argv)
     int exit_status = command_line_parse(&line, argc, argv);
     if (exit_status >= 0)
         return exit_status;
-    if (!b.model.model_path) {
-        log_error("--model-path is missing: a model folder or a .gguf file");
-        return 2;
-    }
     if (b.model.is_quiet || b.is_json)
         log_set_level(LOG_WARN);
-    return run(&b);
+    exit_status = model_path_resolve(&b.model);
+    if (!exit_status)
+        exit_status = run(&b);
+    model_path_done(&b.model);
+    return exit_status;
 }

@@ -10,5 +10,8 @@ int command_serve(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_bench_one_batch(int argc, char **argv);
+int command_pull(int argc, char **argv);
+int command_list(int argc, char **argv);
+int command_rm(int argc, char **argv);
 
 #endif

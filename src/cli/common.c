@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "cli/model_path.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,15 +67,17 @@ progress_function progress_if_terminal(void)
 
 int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds)
 {
-    if (!options->model_path) {
-        log_error("--model-path is missing: a model folder or a .gguf file");
-        return 2;
-    }
+    struct model_options resolved = *options;
     if (options->is_quiet)
         log_set_level(LOG_ERROR);
+    int exit_status = model_path_resolve(&resolved);
+    if (exit_status) {
+        model_path_done(&resolved);
+        return exit_status;
+    }
     struct csgl_config config;
     csgl_config_init(&config);
-    config.model_path = options->model_path;
+    config.model_path = resolved.path;
     config.chat_template_path = options->chat_template;
     config.threads = options->threads;
     config.activations = options->activations;
@@ -88,6 +91,7 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     double start = system_seconds();
     int status = csgl_open(engine, &config, &error);
     *seconds = system_seconds() - start;
+    model_path_done(&resolved);
     return status == CSGL_OK ? 0 : print_error(&error);
 }
 

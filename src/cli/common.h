@@ -3,10 +3,13 @@
 #define CSGL_CLI_COMMON_H
 
 #include "base/options.h"
+#include "base/str.h"
 #include "csgl.h"
 
 struct model_options {
     const char *model_path, *chat_template;
+    const char *path;     /* what model_path stands for: cli/model_path.h */
+    struct str path_text; /* its memory, when it is not model_path itself */
     int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
     double memory_ratio, kv_cache_gb;
     bool is_quiet;
@@ -33,7 +36,7 @@ struct sampling_options sampling_options_default(void);
      "PATH",                                                                                       \
      0,                                                                                            \
      0,                                                                                            \
-     "a model folder or a .gguf file"},                                                            \
+     "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
         {"--threads", NULL, OPTION_INT, &(m).threads, "N", 0, 1024, "threads; 0: all processors"}, \
         {"--activations",                                                                          \
          NULL,                                                                                     \

@@ -1,19 +1,19 @@
 /* csgl serve: the command line. The supervisor starts the same command again for each of its
- * processes, with --role and --run-dir behind. */
+ * processes, with --role, --resolved-path and --run-dir behind. */
 #include "cli/serve.h"
 
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/model_path.h"
 
 #include <string.h>
 
 static int run(struct serve_options *o, int argc, char **argv)
 {
     log_set_level((enum log_level)o->log_level);
-    if (!o->model.model_path) {
-        log_error("--model-path is missing: a model folder or a .gguf file");
-        return 2;
-    }
+    int exit_status = model_path_resolve(&o->model);
+    if (exit_status)
+        return exit_status;
     if (!o->role)
         return serve_supervise(o, argc, argv);
     if (!o->run_dir) {
@@ -90,6 +90,7 @@ int command_serve(int argc, char **argv)
         {"--log-level", NULL, OPTION_CHOICE, &o.log_level, "error|warn|info|debug", 0, 0,
          "what is written to stderr"},
         {"--role", NULL, OPTION_STRING, &o.role, "", 0, 0, NULL},
+        {"--resolved-path", NULL, OPTION_STRING, &o.model.path, "", 0, 0, NULL},
         {"--run-dir", NULL, OPTION_STRING, &o.run_dir, "", 0, 0, NULL},
         {"--index", NULL, OPTION_INT, &o.index, "", -1, BOARD_MAX_TOKENIZERS, NULL},
         /* The reference's other flags. */
@@ -110,9 +111,9 @@ int command_serve(int argc, char **argv)
         {"--dummy-weight", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "a checkpoint is needed"},
         {"--shell-mode", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "use csgl chat"},
         {"--model-source", NULL, OPTION_REFUSED, NULL, "local", 0, 0,
-         "models are read from the disk"},
+         "models come from the disk or from the Hugging Face hub: --model-path"},
         {"--use-modelscope", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "models are read from the disk"},
+         "models come from the disk or from the Hugging Face hub: --model-path"},
     };
     struct command_line line = {
         .usage = "csgl serve --model-path PATH [options]",
@@ -120,5 +121,9 @@ int command_serve(int argc, char **argv)
         .options = options,
         .n_options = sizeof options / sizeof options[0]};
     int exit_status = command_line_parse(&line, argc, argv);
-    return exit_status >= 0 ? exit_status : run(&o, argc, argv);
+    if (exit_status >= 0)
+        return exit_status;
+    exit_status = run(&o, argc, argv);
+    model_path_done(&o.model);
+    return exit_status;
 }

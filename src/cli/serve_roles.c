@@ -26,7 +26,7 @@ static enum status open_text(const struct serve_options *o, struct checkpoint **
                              struct text_model *text, struct error *error)
 {
     *text = (struct text_model){0};
-    enum status status = checkpoint_open(checkpoint, o->model.model_path, error);
+    enum status status = checkpoint_open(checkpoint, o->model.path, error);
     return status == OK ? text_model_open(text, *checkpoint, o->model.chat_template, error)
                         : status;
 }
@@ -195,7 +195,7 @@ int serve_frontend(const struct serve_options *o)
                                          .folder = o->run_dir,
                                          .model_names = names,
                                          .n_model_names = collect_names(o, names),
-                                         .model_path = o->model.model_path,
+                                         .model_path = o->model.path,
                                          .api_keys = keys,
                                          .n_api_keys = n_keys,
                                          .max_body_bytes = (size_t)o->max_body_mb << 20,

@@ -177,7 +177,7 @@ static enum status add_child(struct serve *s, const char *role_name, enum board_
     char **a = s->arguments[s->n_children];
     char *number = s->indices[s->n_children];
     int n = 0;
-    if (argc + 9 > MAX_ARGUMENTS)
+    if (argc + 11 > MAX_ARGUMENTS)
         return error_set(error, ERROR_LIMIT, "%d arguments are too many", argc);
     snprintf(number, sizeof s->indices[0], "%d", index);
     a[n++] = s->program;
@@ -186,6 +186,9 @@ static enum status add_child(struct serve *s, const char *role_name, enum board_
         a[n++] = argv[i];
     a[n++] = (char *)"--role";
     a[n++] = (char *)(uintptr_t)role_name;
+    /* Also after a restart, when the hub may have another commit. */
+    a[n++] = (char *)"--resolved-path";
+    a[n++] = (char *)(uintptr_t)s->options->model.path;
     a[n++] = (char *)"--run-dir";
     a[n++] = s->run_dir;
     a[n++] = (char *)"--index";

@@ -1,0 +1,21 @@
+/* One file of a repository into the cache: resumed, checked and linked. */
+#ifndef CSGL_CHECKPOINT_HUB_DOWNLOAD_H
+#define CSGL_CHECKPOINT_HUB_DOWNLOAD_H
+
+#include "checkpoint/hub_http.h"
+#include "checkpoint/hub_listing.h"
+
+struct hub_download {
+    const struct hub_settings *settings;
+    struct hub_http *http;
+    const char *repo, *commit;
+    const struct hub_progress *progress; /* may be NULL */
+    uint64_t done, total;                /* bytes of the whole pull; `done` is moved on */
+};
+
+/* Fetches the file unless the snapshot has it. What has arrived of an interrupted file is kept and
+ * continued; a digest that does not fit deletes it. */
+enum status hub_download_file(struct hub_download *download, const struct hub_file *file,
+                              struct error *error);
+
+#endif

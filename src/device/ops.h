@@ -9,6 +9,7 @@
 #define CSGL_DEVICE_OPS_H
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "base/weight.h"
 #include "device/tensor.h"
 
@@ -173,6 +174,9 @@ struct device_table {
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
 
+    /* Bytes of a loaded linear that a call reads: its weights and biases in the device's layout. */
+    size_t (*linear_size)(const struct linear *);
+
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,
                                   struct embedding **out, struct error *);
@@ -184,6 +188,9 @@ struct device_table {
     enum status (*attention_reserve)(struct device *, const struct kv_layout *layout,
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
+
+    /* From now on tells `observer` (kept; NULL ends it) what the device's further threads do. */
+    void (*observe)(struct device *, const struct thread_observer *observer);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

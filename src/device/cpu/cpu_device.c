@@ -100,6 +100,11 @@ static void cpu_buffer_free(struct device *device, struct buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
+static void cpu_observe(struct device *device, const struct thread_observer *observer)
+{
+    thread_pool_observe(cpu_device_of(device)->pool, observer);
+}
+
 static enum status cpu_sync(struct device *device, struct error *error)
 {
     (void)device;
@@ -135,10 +140,12 @@ static const struct device_table cpu_table = {
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,
+    .linear_size = cpu_linear_size,
     .embedding_load = cpu_embedding_load,
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .observe = cpu_observe,
     .sync = cpu_sync,
     .close = cpu_close,
 };

@@ -59,6 +59,7 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
                             int32_t max_rows, struct linear **out, struct error *error);
 void cpu_linear_free(struct device *device, struct linear *linear);
 size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+size_t cpu_linear_size(const struct linear *linear);
 
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);

@@ -165,6 +165,13 @@ CSGL_API int csgl_has_work(const struct csgl_engine *engine);
 /* Computes one step for all running requests and makes their calls. */
 CSGL_API int csgl_step(struct csgl_engine *engine, struct csgl_error *error);
 
+/* Records requests, steps and ops from now on, in a ring that keeps the newest. */
+CSGL_API int csgl_profile_start(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Ends it and writes the trace as JSON for Perfetto or Chrome. */
+CSGL_API int csgl_profile_stop(struct csgl_engine *engine, const char *path,
+                               struct csgl_error *error);
+
 /* Moves text that is ready into `text` (at most `size` bytes, whole characters, no NUL behind);
  * `*bytes` says how much. `*is_done` is set when the answer has ended and all of its text was
  * moved; `result` (may be NULL) is filled and the id forgotten then. For requests without on_text.

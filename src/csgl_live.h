@@ -33,6 +33,7 @@ struct csgl_engine {
     struct scheduler *scheduler;
     struct live *live; /* [n_live] */
     int n_live;
+    struct trace *trace; /* NULL: nothing is recorded */
 };
 
 /* Encodes a request's prompt, whatever its form. Errors name the field. */

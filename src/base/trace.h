@@ -18,7 +18,7 @@ enum trace_kind {
 
 enum trace_phase { TRACE_PREFILL, TRACE_DECODE, TRACE_NO_PHASE, N_TRACE_PHASES };
 
-enum { TRACE_NAME_MAX = 31, TRACE_DEFAULT_EVENTS = 1 << 16, TRACE_MAX_PROCESSES = 32 };
+enum { TRACE_NAME_MAX = 31, TRACE_DEFAULT_EVENTS = 1 << 16 };
 
 struct trace_event {
     enum trace_kind kind;

@@ -206,7 +206,8 @@ int serve_frontend(const struct serve_options *o)
                                          .response_config = text.response_config,
                                          .default_template_kwargs = o->default_kwargs,
                                          .n_tokenizers = o->num_tokenizer ? o->num_tokenizer : 1,
-                                         .max_queue = o->max_queue};
+                                         .max_queue = o->max_queue,
+                                         .profile_path = o->profile_output};
         status = server_run(&options, &error);
     }
     text_model_done(&text);

@@ -52,6 +52,8 @@ enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
 
 struct csgl_config {
     const char *model_path;         /* a folder or a .gguf file */
+    const char *random_weights;     /* "bf16", "Q4_0", ...: model_path is a config.json or a folder
+                                       with one, and weights of this type are made up; NULL: none */
     const char *chat_template_path; /* replaces the model's own; NULL: none */
     int threads;                    /* 0: all processors */
     int activations;                /* enum csgl_activations */

@@ -28,6 +28,7 @@ void checkpoint_free(struct checkpoint *c)
     for (size_t i = 0; i < c->n_files; i++)
         file_map_done(&c->files[i]);
     free(c->files);
+    random_weights_free(c->random);
     map_done(&c->names);
     tensors_done(&c->tensors);
     arena_done(&c->config_arena);
@@ -100,6 +101,39 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct er
     return OK;
 }
 
+/* The folder that the file `path` lies in. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
+                                   struct error *error)
+{
+    *out = NULL;
+    char *folder = file_is_directory(path) ? strdup(path) : parent_of(path);
+    struct checkpoint *c = folder ? checkpoint_new(folder) : NULL;
+    free(folder);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    enum status status = folder_open_config(c, path, error);
+    if (status == OK)
+        status = random_weights_new(&c->random, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
+bool checkpoint_is_random(const struct checkpoint *c)
+{
+    return c->random != NULL;
+}
+
 const char *checkpoint_path(const struct checkpoint *c)
 {
     return c->path;
@@ -133,7 +167,7 @@ static const struct tensor *find(const struct checkpoint *c, const char *name)
 
 bool checkpoint_has(const struct checkpoint *c, const char *name)
 {
-    return find(c, name) != NULL;
+    return c->random ? random_weights_has(&c->config, name) : find(c, name) != NULL;
 }
 
 enum status checkpoint_weight(const struct checkpoint *c, const char *name, struct weight *out,
@@ -156,8 +190,25 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     return OK;
 }
 
+enum status checkpoint_weight_of(const struct checkpoint *c, const char *name, int64_t rows,
+                                 int64_t cols, bool wants_data, struct weight *out,
+                                 struct error *error)
+{
+    if (c->random)
+        return random_weights_make(c->random, name, rows, cols, wants_data, out, error);
+    enum status status = checkpoint_weight(c, name, out, error);
+    if (status != OK || (out->rows == rows && out->cols == cols))
+        return status;
+    return error_set(error, ERROR_INVALID,
+                     "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
+                     c->path, name, (long long)out->rows, (long long)out->cols, (long long)rows,
+                     (long long)cols);
+}
+
 void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
 {
+    if (c->random)
+        random_weights_release(c->random, weight->data);
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file_map *map = &c->files[i];
         uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)weight->data;

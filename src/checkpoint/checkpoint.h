@@ -22,6 +22,12 @@ struct checkpoint;
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
 
+/* A model of random weights: `path` is a config.json, whatever its name, or a folder with one;
+ * `encoding` names what its matrices are, "bf16", "Q4_0", ... (checkpoint/random.h). */
+enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
+                                   struct error *error);
+bool checkpoint_is_random(const struct checkpoint *checkpoint);
+
 const char *checkpoint_path(const struct checkpoint *checkpoint);
 bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
 
@@ -42,6 +48,12 @@ const struct json *checkpoint_generation_config(const struct checkpoint *checkpo
  * rows. Weights are never empty; their data may lie at any address. */
 enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *name,
                               struct weight *out, struct error *error);
+
+/* The same for a caller who knows the shape, which is checked. Of a model of random weights this is
+ * the only way to a weight; its data is made when `wants_data` is set, and NULL otherwise. */
+enum status checkpoint_weight_of(const struct checkpoint *checkpoint, const char *name,
+                                 int64_t rows, int64_t cols, bool wants_data, struct weight *out,
+                                 struct error *error);
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
 /* Sum of the stored bytes of all weights. */

@@ -36,7 +36,7 @@ static enum status open_engine(struct bench *b, struct error *error)
         .max_step_tokens = b->input_len > b->batch_size ? b->input_len : b->batch_size,
         .max_want = b->batch_size,
         .memory_ratio = b->model.memory_ratio};
-    enum status status = checkpoint_open(&b->checkpoint, b->model.path, error);
+    enum status status = options_checkpoint(&b->model, &b->checkpoint, error);
     if (status == OK)
         status = cpu_device_open(&b->device, &cpu, error);
     if (status == OK)

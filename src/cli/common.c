@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/model_path.h"
 
 #include <math.h>
@@ -48,6 +49,19 @@ int command_line_parse(struct command_line *line, int argc, char **argv)
     return -1;
 }
 
+static const char *random_encoding(const struct model_options *options)
+{
+    return options->quantization ? options->quantization : "bf16";
+}
+
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error)
+{
+    return options->random_weights
+               ? checkpoint_open_random(out, options->path, random_encoding(options), error)
+               : checkpoint_open(out, options->path, error);
+}
+
 static void show_progress(void *context, double done)
 {
     (void)context;
@@ -78,6 +92,7 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     struct csgl_config config;
     csgl_config_init(&config);
     config.model_path = resolved.path;
+    config.random_weights = options->random_weights ? random_encoding(options) : NULL;
     config.chat_template_path = options->chat_template;
     config.threads = options->threads;
     config.activations = options->activations;

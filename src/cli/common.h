@@ -8,6 +8,7 @@
 
 struct model_options {
     const char *model_path, *chat_template;
+    const char *random_weights, *quantization; /* a configuration in model_path's place */
     const char *path;     /* what model_path stands for: cli/model_path.h */
     struct str path_text; /* its memory, when it is not model_path itself */
     int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
@@ -37,6 +38,22 @@ struct sampling_options sampling_options_default(void);
      0,                                                                                            \
      0,                                                                                            \
      "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
+        {"--random-weights",                                                                       \
+         "--dummy-weight",                                                                         \
+         OPTION_STRING,                                                                            \
+         &(m).random_weights,                                                                      \
+         "CONFIG",                                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "a config.json or its folder: weights are made up"},                                      \
+        {"--quantization",                                                                         \
+         NULL,                                                                                     \
+         OPTION_STRING,                                                                            \
+         &(m).quantization,                                                                        \
+         "TYPE",                                                                                   \
+         0,                                                                                        \
+         0,                                                                                        \
+         "type of random weights: bf16 (default), Q4_0, ..."},                                     \
         {"--threads", NULL, OPTION_INT, &(m).threads, "N", 0, 1024, "threads; 0: all processors"}, \
         {"--activations",                                                                          \
          NULL,                                                                                     \
@@ -151,6 +168,11 @@ struct sampling_options sampling_options_default(void);
 
 /* Parses; on --help or an error prints and returns the exit status, otherwise -1. */
 int command_line_parse(struct command_line *line, int argc, char **argv);
+
+/* The files, or the configuration, that resolved options name. */
+struct checkpoint;
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error);
 
 /* Opens the model, with a progress bar when stderr is a terminal. On an error prints it and returns
  * 1, otherwise 0; `seconds` is the time it took. */

@@ -127,6 +127,18 @@ int model_path_resolve(struct model_options *options)
     struct hub_settings settings;
     struct hub_reference reference;
     struct error error;
+    if (options->random_weights && options->model_path) {
+        log_error("give --model-path or --random-weights, not both");
+        return 2;
+    }
+    if (options->quantization && !options->random_weights) {
+        log_error("--quantization is the type of --random-weights, which is missing");
+        return 2;
+    }
+    if (options->random_weights) {
+        options->path = options->model_path = options->random_weights;
+        return 0;
+    }
     if (!options->model_path) {
         log_error("--model-path is missing: a model folder, a .gguf file or ORG/NAME on the hub");
         return 2;

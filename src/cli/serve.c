@@ -113,7 +113,6 @@ int command_serve(int argc, char **argv)
         {"--num-draft-tokens", NULL, OPTION_REFUSED, NULL, "0", 0, 0, no_speculation},
         {"--cuda-graph-max-bs", "--graph", OPTION_REFUSED, NULL, "0", 0, 0, no_gpu},
         {"--disable-pynccl", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_gpu},
-        {"--dummy-weight", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "a checkpoint is needed"},
         {"--shell-mode", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "use csgl chat"},
         {"--model-source", NULL, OPTION_REFUSED, NULL, "local", 0, 0,
          "models come from the disk or from the Hugging Face hub: --model-path"},

@@ -26,7 +26,7 @@ static enum status open_text(const struct serve_options *o, struct checkpoint **
                              struct text_model *text, struct error *error)
 {
     *text = (struct text_model){0};
-    enum status status = checkpoint_open(checkpoint, o->model.path, error);
+    enum status status = options_checkpoint(&o->model, checkpoint, error);
     return status == OK ? text_model_open(text, *checkpoint, o->model.chat_template, error)
                         : status;
 }

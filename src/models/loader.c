@@ -28,15 +28,7 @@ static enum status find(const struct loader *l, const char *name, const char *su
 {
     char full[MAX_NAME];
     snprintf(full, sizeof full, "%s%s", name, suffix);
-    enum status status = checkpoint_weight(l->checkpoint, full, out, error);
-    if (status != OK)
-        return status;
-    if (out->rows != rows || out->cols != cols)
-        return error_set(error, ERROR_INVALID,
-                         "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
-                         checkpoint_path(l->checkpoint), full, (long long)out->rows,
-                         (long long)out->cols, (long long)rows, (long long)cols);
-    return OK;
+    return checkpoint_weight_of(l->checkpoint, full, rows, cols, !l->is_counting, out, error);
 }
 
 /* Fills the slice of this rank. Its bias, if any, is read into a new array that the caller frees.
@@ -77,6 +69,7 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
     if (!*bias)
         return error_memory(error, (size_t)part->n_out * sizeof **bias);
     weight_row_dequantize(&w, 0, *bias);
+    checkpoint_release(l->checkpoint, &w);
     out->bias = *bias + row;
     return OK;
 }
@@ -165,6 +158,7 @@ enum status loader_vector(struct loader *l, const char *name, int32_t n, struct 
     if (!values)
         return error_memory(error, (size_t)n * sizeof *values);
     weight_row_dequantize(&w, 0, values);
+    checkpoint_release(l->checkpoint, &w);
     status = loader_constant(l, values, n, out, error);
     free(values);
     return status;

@@ -13,6 +13,10 @@ static const struct {
     {"generate", command_generate, "continue a text or answer one message"},
     {"chat", command_chat, "talk with a model in the terminal"},
     {"bench_one_batch", command_bench_one_batch, "time prefill and decode of one batch"},
+    {"bench_offline_throughput", command_bench_offline_throughput,
+     "time a dataset without a server"},
+    {"bench_one_batch_server", command_bench_one_batch_server, "time one batch through a server"},
+    {"bench_serving", command_bench_serving, "time a server under load"},
     {"pull", command_pull, "fetch a model from the Hugging Face hub"},
     {"list", command_list, "list the models that were fetched"},
     {"rm", command_rm, "delete a fetched model"},
@@ -23,7 +27,7 @@ static void print_help(FILE *out)
 {
     fprintf(out, "Usage: csgl COMMAND [options]\n\nCommands:\n");
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(out, "  %-18s %s\n", commands[i].name, commands[i].about);
+        fprintf(out, "  %-25s %s\n", commands[i].name, commands[i].about);
     fprintf(out, "\ncsgl COMMAND --help lists a command's options; csgl --version prints the "
                  "version.\n");
 }

@@ -125,7 +125,7 @@ static enum status send_request(struct load *l, int i, struct error *error)
     curl_easy_setopt(f->handle, CURLOPT_WRITEDATA, f);
     curl_easy_setopt(f->handle, CURLOPT_PRIVATE, f);
     curl_easy_setopt(f->handle, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(f->handle, CURLOPT_PROXY, "");
+    curl_easy_setopt(f->handle, CURLOPT_NOPROXY, LOAD_NO_PROXY);
     f->sent = system_seconds();
     f->answer->sent = f->sent - l->start;
     if (curl_multi_add_handle(l->multi, f->handle) != CURLM_OK)

@@ -49,8 +49,11 @@ static enum status ask(const char *base_url, const char *path, const char *api_k
     CURL *handle = curl_easy_init();
     struct curl_slist *headers = load_headers(api_key);
     load_url(&url, base_url, path);
-    if (!handle || !headers)
-        return error_memory(error, url.len);
+    enum status status = OK;
+    if (!handle || !headers || url.failed) {
+        status = error_memory(error, url.len);
+        goto out;
+    }
     curl_easy_setopt(handle, CURLOPT_URL, str_z(&url));
     curl_easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
     if (body)
@@ -59,17 +62,17 @@ static enum status ask(const char *base_url, const char *path, const char *api_k
     curl_easy_setopt(handle, CURLOPT_WRITEDATA, out);
     curl_easy_setopt(handle, CURLOPT_TIMEOUT, timeout_seconds);
     curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(handle, CURLOPT_PROXY, "");
+    curl_easy_setopt(handle, CURLOPT_NOPROXY, LOAD_NO_PROXY);
     CURLcode code = curl_easy_perform(handle);
     long http_status = 0;
     curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &http_status);
-    enum status status = OK;
     if (code != CURLE_OK)
         status = error_set(error, ERROR_NOT_FOUND, "%s does not answer: %s; is the server running?",
                            str_z(&url), curl_easy_strerror(code));
     else if (http_status != 200)
         status = error_set(error, ERROR_NOT_FOUND, "%s answers with %ld: %.200s", str_z(&url),
                            http_status, str_z(out));
+out:
     curl_easy_cleanup(handle);
     curl_slist_free_all(headers);
     str_done(&url);

@@ -99,10 +99,9 @@ static void on_event(void *context, const struct token_event *event);
 static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c,
                               struct error *error)
 {
-    enum status status =
-        c->random_weights
-            ? checkpoint_open_random(&e->checkpoint, c->model_path, c->random_weights, error)
-            : checkpoint_open(&e->checkpoint, c->model_path, error);
+    enum status status = c->random_weights ? checkpoint_open_random(&e->checkpoint, c->model_path,
+                                                                    c->random_weights, error)
+                                           : checkpoint_open(&e->checkpoint, c->model_path, error);
     if (status == OK)
         status = text_model_open(&e->text, e->checkpoint, c->chat_template_path, error);
     if (status == OK)

@@ -231,16 +231,16 @@ static void write_event(struct writer *w, struct slot *e)
     int n = snprintf(arguments, sizeof arguments, "{\"%s\":%lld", keys[e->kind][0],
                      (long long)e->values[0]);
     if (keys[e->kind][1])
-        n += snprintf(arguments + n, sizeof arguments - (size_t)n, ",\"%s\":%lld",
-                      keys[e->kind][1], (long long)e->values[1]);
+        n += snprintf(arguments + n, sizeof arguments - (size_t)n, ",\"%s\":%lld", keys[e->kind][1],
+                      (long long)e->values[1]);
     snprintf(arguments + n, sizeof arguments - (size_t)n, "}");
     double begin = e->begin * 1e6, end = e->end * 1e6;
     separate(w);
     if (e->kind == TRACE_REQUEST) {
         fprintf(w->file, "{\"ph\":\"b\",\"id\":\"%llx\",%s,\"ts\":%.3f,\"args\":%s},\n",
                 (unsigned long long)e->id, head, begin, arguments);
-        fprintf(w->file, "{\"ph\":\"e\",\"id\":\"%llx\",%s,\"ts\":%.3f}",
-                (unsigned long long)e->id, head, end);
+        fprintf(w->file, "{\"ph\":\"e\",\"id\":\"%llx\",%s,\"ts\":%.3f}", (unsigned long long)e->id,
+                head, end);
     } else {
         fprintf(w->file, "{\"ph\":\"X\",%s,\"ts\":%.3f,\"dur\":%.3f,\"args\":%s}", head, begin,
                 end - begin, arguments);

@@ -23,17 +23,17 @@ enum { TRACE_NAME_MAX = 31, TRACE_DEFAULT_EVENTS = 1 << 16 };
 struct trace_event {
     enum trace_kind kind;
     enum trace_phase phase;
-    int thread;      /* 0: the process's own thread; others are the pool's */
-    const char *name; /* cut to TRACE_NAME_MAX bytes */
+    int thread;        /* 0: the process's own thread; others are the pool's */
+    const char *name;  /* cut to TRACE_NAME_MAX bytes */
     double begin, end; /* system_seconds() */
-    uint64_t id;     /* of a request */
+    uint64_t id;       /* of a request */
     int64_t values[2];
 };
 
 struct trace;
 
-/* A ring of `capacity` events. `path` NULL: private memory; else a file that is made anew. `process`
- * names who writes it, `session` tells its readers which recording it belongs to. */
+/* A ring of `capacity` events. `path` NULL: private memory; else a file that is made anew.
+ * `process` names who writes it, `session` tells its readers which recording it belongs to. */
 enum status trace_new(struct trace **out, const char *path, const char *process, uint32_t session,
                       uint32_t capacity, struct error *error);
 

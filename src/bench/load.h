@@ -1,5 +1,5 @@
-/* The load generator: sends a dataset's prompts to an OpenAI-compatible server as they would arrive,
- * and times each streamed answer. */
+/* The load generator: sends a dataset's prompts to an OpenAI-compatible server as they would
+ * arrive, and times each streamed answer. */
 #ifndef CSGL_BENCH_LOAD_H
 #define CSGL_BENCH_LOAD_H
 
@@ -13,7 +13,7 @@
 enum load_api { LOAD_COMPLETIONS, LOAD_CHAT };
 
 struct load_options {
-    const char *base_url; /* "http://127.0.0.1:1919" */
+    const char *base_url;        /* "http://127.0.0.1:1919" */
     const char *model, *api_key; /* NULL: the server's first model; none */
     enum load_api api;
     double request_rate; /* a second, Poisson; 0: all at once */
@@ -36,7 +36,7 @@ struct load_answer {
 struct load_result {
     struct load_answer *answers; /* [n], in the dataset's order */
     int n;
-    double seconds; /* of the whole run */
+    double seconds;  /* of the whole run */
     int max_running; /* answers that were awaited at once */
 };
 
@@ -51,7 +51,7 @@ enum status load_get(const char *base_url, const char *path, const char *api_key
                      struct error *error);
 
 /* Sends an empty or JSON body by POST; the answer into `out`. */
-enum status load_post(const char *base_url, const char *path, const char *api_key,
-                      const char *body, struct str *out, struct error *error);
+enum status load_post(const char *base_url, const char *path, const char *api_key, const char *body,
+                      struct str *out, struct error *error);
 
 #endif

@@ -85,8 +85,8 @@ enum status load_get(const char *base_url, const char *path, const char *api_key
     return ask(base_url, path, api_key, NULL, out, error);
 }
 
-enum status load_post(const char *base_url, const char *path, const char *api_key,
-                      const char *body, struct str *out, struct error *error)
+enum status load_post(const char *base_url, const char *path, const char *api_key, const char *body,
+                      struct str *out, struct error *error)
 {
     return ask(base_url, path, api_key, body, out, error);
 }

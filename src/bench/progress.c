@@ -20,8 +20,8 @@ void progress_show(struct progress *p, int done)
         return;
     int n = (int)((long long)done * WIDTH / p->total);
     double rate = now > p->start ? done / (now - p->start) : 0.0;
-    fprintf(stderr, "\r[%.*s%*s] %d of %d, %.2f/s ", n,
-            "########################################", WIDTH - n, "", done, p->total, rate);
+    fprintf(stderr, "\r[%.*s%*s] %d of %d, %.2f/s ", n, "########################################",
+            WIDTH - n, "", done, p->total, rate);
     fflush(stderr);
     p->drawn_at = now;
 }

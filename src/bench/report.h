@@ -1,5 +1,5 @@
-/* What a benchmark found, said twice: as one line of JSON for files and programs, and as a table for
- * people. */
+/* What a benchmark found, said twice: as one line of JSON for files and programs, and as a table
+ * for people. */
 #ifndef CSGL_BENCH_REPORT_H
 #define CSGL_BENCH_REPORT_H
 

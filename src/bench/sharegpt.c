@@ -64,8 +64,7 @@ static enum status take(struct sampler_state *s, struct error *error)
 }
 
 /* One message: only its "value" matters. */
-static enum status read_message(struct sampler_state *s, struct json_reader *r,
-                                struct error *error)
+static enum status read_message(struct sampler_state *s, struct json_reader *r, struct error *error)
 {
     struct str *into = s->n_messages == 0 ? &s->message : s->n_messages == 1 ? &s->reply : NULL;
     enum json_event event;
@@ -90,11 +89,11 @@ static enum status read_messages(struct sampler_state *s, struct json_reader *r,
 {
     enum json_event event;
     while ((event = json_next(r, error)) != JSON_ARRAY_END) {
-        enum status status = event == JSON_OBJECT ? read_message(s, r, error)
-                             : event == JSON_FAILED
-                                 ? error->status
-                                 : error_set(error, ERROR_INVALID,
-                                             "a message of a conversation is not an object");
+        enum status status =
+            event == JSON_OBJECT ? read_message(s, r, error)
+            : event == JSON_FAILED
+                ? error->status
+                : error_set(error, ERROR_INVALID, "a message of a conversation is not an object");
         if (status != OK)
             return status;
     }
@@ -133,10 +132,10 @@ static enum status read_all(struct sampler_state *s, struct json_reader *r, stru
         return error_set(error, ERROR_INVALID, "it does not hold a JSON array of conversations");
     while ((event = json_next(r, error)) != JSON_ARRAY_END) {
         enum status status =
-            event == JSON_OBJECT   ? read_conversation(s, r, error)
-            : event == JSON_FAILED ? error->status
-                                   : error_set(error, ERROR_INVALID,
-                                               "an entry of the array is not an object");
+            event == JSON_OBJECT ? read_conversation(s, r, error)
+            : event == JSON_FAILED
+                ? error->status
+                : error_set(error, ERROR_INVALID, "an entry of the array is not an object");
         if (status != OK)
             return status;
     }

@@ -1,4 +1,5 @@
-/* Conversations in ShareGPT's JSON: [{"conversations": [{"from": "human", "value": TEXT}, ...]}]. */
+/* Conversations in ShareGPT's JSON: [{"conversations": [{"from": "human", "value": TEXT}, ...]}].
+ */
 #ifndef CSGL_BENCH_SHAREGPT_H
 #define CSGL_BENCH_SHAREGPT_H
 

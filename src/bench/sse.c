@@ -55,8 +55,7 @@ static bool choice_has_text(const struct json *choice)
     const struct json *delta = json_get(choice, "delta");
     const struct json *calls = json_get(delta, "tool_calls");
     return is_text(json_get(choice, "text")) || is_text(json_get(delta, "content")) ||
-           is_text(json_get(delta, "reasoning_content")) ||
-           is_text(json_get(delta, "reasoning")) ||
+           is_text(json_get(delta, "reasoning_content")) || is_text(json_get(delta, "reasoning")) ||
            (calls && calls->type == JT_ARRAY && calls->n > 0);
 }
 
@@ -85,7 +84,8 @@ bool stream_event_read(struct stream_event *out, const char *data, size_t len)
     struct json event;
     bool is_good = json_parse(&arena, data, len, &event, NULL) == OK;
     if (is_good) {
-        const struct json *choices = json_get(&event, "choices"), *usage = json_get(&event, "usage");
+        const struct json *choices = json_get(&event, "choices"),
+                          *usage = json_get(&event, "usage");
         const struct json *error = json_get(&event, "error");
         for (size_t i = 0; choices && choices->type == JT_ARRAY && i < choices->n; i++)
             out->has_text |= choice_has_text(&choices->items[i]);

@@ -129,6 +129,24 @@ enum status checkpoint_open_random(struct checkpoint **out, const char *path, co
     return status;
 }
 
+enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
+                                    size_t bytes, const char *encoding, struct error *error)
+{
+    *out = NULL;
+    struct checkpoint *c = checkpoint_new(name);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    c->generation_config.type = JT_OBJECT;
+    enum status status = config_parse(c, name, text, bytes, &c->config, error);
+    if (status == OK)
+        status = random_weights_new(&c->random, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
 bool checkpoint_is_random(const struct checkpoint *c)
 {
     return c->random != NULL;

@@ -26,6 +26,9 @@ void checkpoint_free(struct checkpoint *checkpoint);
  * `encoding` names what its matrices are, "bf16", "Q4_0", ... (checkpoint/random.h). */
 enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
                                    struct error *error);
+/* The same of a configuration's text; `name` is the path that sentences give it. */
+enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
+                                    size_t bytes, const char *encoding, struct error *error);
 bool checkpoint_is_random(const struct checkpoint *checkpoint);
 
 const char *checkpoint_path(const struct checkpoint *checkpoint);

@@ -20,8 +20,8 @@ void random_weights_free(struct random_weights *r);
 bool random_weights_has(const struct json *config, const char *name);
 
 /* The weight [rows, cols]. With `wants_data` its bytes, which live until random_weights_release or
- * the end; the same name always gives the same bytes. Vectors are f32; what the encoding's blocks do
- * not divide is bf16. */
+ * the end; the same name always gives the same bytes. Vectors are f32; what the encoding's blocks
+ * do not divide is bf16. */
 enum status random_weights_make(struct random_weights *r, const char *name, int64_t rows,
                                 int64_t cols, bool wants_data, struct weight *out,
                                 struct error *error);

@@ -16,19 +16,44 @@ struct client_flags {
 struct client_flags client_flags_default(void);
 
 #define CLIENT_OPTIONS(c)                                                                          \
-    {"--base-url", NULL, OPTION_STRING, &(c).base_url, "URL", 0, 0,                                \
-     "an OpenAI-compatible server"},                                                               \
-        {"--served-model-name", "--model", OPTION_STRING, &(c).model, "NAME", 0, 0,                \
+    {                                                                                              \
+        "--base-url",                                                                              \
+        NULL,                                                                                      \
+        OPTION_STRING,                                                                             \
+        &(c).base_url,                                                                             \
+        "URL",                                                                                     \
+        0,                                                                                         \
+        0,                                                                                         \
+        "an OpenAI-compatible server"},                                                            \
+        {"--served-model-name",                                                                    \
+         "--model",                                                                                \
+         OPTION_STRING,                                                                            \
+         &(c).model,                                                                               \
+         "NAME",                                                                                   \
+         0,                                                                                        \
+         0,                                                                                        \
          "its model; without: the first that it lists"},                                           \
         {"--api-key", NULL, OPTION_STRING, &(c).api_key, "KEY", 0, 0, "sent with each request"},   \
-        {"--vocab-size", NULL, OPTION_INT, &(c).vocab_size, "N", 0, 1 << 24,                       \
+        {"--vocab-size",                                                                           \
+         NULL,                                                                                     \
+         OPTION_INT,                                                                               \
+         &(c).vocab_size,                                                                          \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1 << 24,                                                                                  \
          "random ids are below; 0: what the server tells, else 1000"},                             \
         {"--temperature", NULL, OPTION_NUMBER, &(c).temperature, "T", 0, 100, "of each request"},  \
-        {"--disable-ignore-eos", NULL, OPTION_FLAG, &(c).uses_eos, NULL, 0, 0,                     \
+        {"--disable-ignore-eos",                                                                   \
+         NULL,                                                                                     \
+         OPTION_FLAG,                                                                              \
+         &(c).uses_eos,                                                                            \
+         NULL,                                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
          "let answers end before their length"},                                                   \
-        {"--profile", NULL, OPTION_FLAG, &(c).has_profile, NULL, 0, 0,                             \
-         "have the server make a trace (csgl, SGLang)"},                                           \
-        {"--output-file", NULL, OPTION_STRING, &(c).output_file, "FILE", 0, 0,                     \
+        {"--profile", NULL, OPTION_FLAG, &(c).has_profile,                                         \
+         NULL,        0,    0,           "have the server make a trace (csgl, SGLang)"},           \
+        {"--output-file",       NULL, OPTION_STRING, &(c).output_file, "FILE", 0, 0,               \
          "append lines of JSON"},                                                                  \
     {                                                                                              \
         "--json", NULL, OPTION_FLAG, &(c).is_json, NULL, 0, 0, "print lines of JSON"               \

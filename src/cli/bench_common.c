@@ -97,8 +97,7 @@ static void print_op(const struct profile_entry *e, double total, const struct c
            e->seconds * 1e3, total > 0.0 ? 100.0 * e->seconds / total : 0.0, e->bytes * 1e-6,
            e->bytes / e->seconds * 1e-9, e->operations / e->seconds * 1e-9);
     if (limits)
-        printf(" %8.2f",
-               limit_share(limits, arithmetic, e->bytes, e->operations, e->seconds));
+        printf(" %8.2f", limit_share(limits, arithmetic, e->bytes, e->operations, e->seconds));
     putchar('\n');
 }
 
@@ -113,8 +112,8 @@ void print_ops(const struct profile *profile, enum trace_phase phase,
     if (total <= 0.0)
         return;
     printf("%s\n  %-18s %8s %11s %7s %10s %8s %9s%s\n",
-           phase == TRACE_PREFILL ? "prefill" : "decode", "op", "calls", "ms", "share", "MB", "GB/s",
-           "GOP/s", limits ? " of limit" : "");
+           phase == TRACE_PREFILL ? "prefill" : "decode", "op", "calls", "ms", "share", "MB",
+           "GB/s", "GOP/s", limits ? " of limit" : "");
     for (int i = 0; i < n; i++)
         if (entries[i].calls)
             print_op(&entries[i], total, limits, arithmetic);

@@ -1,5 +1,5 @@
-/* csgl bench_offline_throughput: a dataset through scheduler and engine in one process, all requests
- * at once: the most tokens a second that serving can reach. */
+/* csgl bench_offline_throughput: a dataset through scheduler and engine in one process, all
+ * requests at once: the most tokens a second that serving can reach. */
 #include "base/log.h"
 #include "base/system.h"
 #include "bench/progress.h"
@@ -102,10 +102,9 @@ static enum status open_scheduler(struct bench *b, struct error *error)
                                         .context_length = engine_plan(b->engine)->context_length,
                                         .vocab_size = engine_model(b->engine)->vocab_size,
                                         .tokenizer = b->text.tokenizer};
-    return status == OK
-               ? scheduler_new(&b->scheduler, engine_executor_table(&b->executor),
-                               engine_cache(b->engine), &options, on_event, b, error)
-               : status;
+    return status == OK ? scheduler_new(&b->scheduler, engine_executor_table(&b->executor),
+                                        engine_cache(b->engine), &options, on_event, b, error)
+                        : status;
 }
 
 static enum status submit_all(struct bench *b, struct error *error)

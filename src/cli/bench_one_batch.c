@@ -3,10 +3,10 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "bench/rng.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/bench_common.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
-#include "checkpoint/checkpoint.h"
 #include "device/comm/comm.h"
 #include "device/cpu/cpu.h"
 #include "engine/engine.h"
@@ -101,13 +101,13 @@ static enum status run_step(struct bench *b, struct error *error)
     double begin = system_seconds();
     enum status status = engine_step(b->engine, batch, error);
     if (is_wanted)
-        trace_record(b->trace, &(struct trace_event){
-                                   .kind = TRACE_STEP,
-                                   .phase = is_prefill ? TRACE_PREFILL : TRACE_DECODE,
-                                   .name = is_prefill ? "prefill" : "decode",
-                                   .begin = begin,
-                                   .end = system_seconds(),
-                                   .values = {batch->n_tokens, batch->n_sequences}});
+        trace_record(b->trace,
+                     &(struct trace_event){.kind = TRACE_STEP,
+                                           .phase = is_prefill ? TRACE_PREFILL : TRACE_DECODE,
+                                           .name = is_prefill ? "prefill" : "decode",
+                                           .begin = begin,
+                                           .end = system_seconds(),
+                                           .values = {batch->n_tokens, batch->n_sequences}});
     return status;
 }
 

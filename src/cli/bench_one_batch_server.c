@@ -44,11 +44,12 @@ static int measure(struct bench *b, int batch_size, int input_len, int output_le
     enum status status = dataset_make(&dataset, &shape, &error);
     if (status == OK)
         status = client_run(&b->client, &options, &dataset, &result, &error);
-    if (status == OK)
+    int exit_status = status == OK ? client_check(&result) : 1;
+    if (!exit_status)
         status = write_report(b, &shape, &result, &error);
     if (status != OK)
         log_error("%s", error.message);
-    int exit_status = status == OK ? client_check(&result) : 1;
+    exit_status |= status != OK;
     load_result_done(&result);
     dataset_done(&dataset);
     return exit_status;
@@ -71,11 +72,11 @@ int command_bench_one_batch_server(int argc, char **argv)
          "tokens of each answer"},
         {"--seed", NULL, OPTION_NUMBER, &b.seed, "N", 0, 9007199254740992.0, "of the prompts"},
     };
-    struct command_line line = {
-        .usage = "csgl bench_one_batch_server --base-url URL [options]",
-        .about = "Times one batch of random prompts through a running server.",
-        .options = options,
-        .n_options = sizeof options / sizeof options[0]};
+    struct command_line line = {.usage = "csgl bench_one_batch_server --base-url URL [options]",
+                                .about =
+                                    "Times one batch of random prompts through a running server.",
+                                .options = options,
+                                .n_options = sizeof options / sizeof options[0]};
     int exit_status = command_line_parse(&line, argc, argv);
     if (exit_status >= 0)
         return exit_status;

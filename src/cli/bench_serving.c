@@ -5,7 +5,6 @@
 #include "cli/bench_encode.h"
 #include "cli/commands.h"
 
-
 struct bench {
     struct client_flags client;
     struct dataset_flags dataset_flags;
@@ -71,11 +70,12 @@ static int run(struct bench *b)
     enum status status = make_dataset(b, &error);
     if (status == OK)
         status = client_run(&b->client, &options, &b->dataset, &b->result, &error);
-    if (status == OK)
+    int exit_status = status == OK ? client_check(&b->result) : 1;
+    if (!exit_status)
         status = write_report(b, &error);
     if (status != OK)
         log_error("%s", error.message);
-    int exit_status = status == OK ? client_check(&b->result) : 1;
+    exit_status |= status != OK;
     load_result_done(&b->result);
     dataset_done(&b->dataset);
     bench_encoder_done(&b->encoder);

@@ -9,8 +9,8 @@
 struct model_options {
     const char *model_path, *chat_template;
     const char *random_weights, *quantization; /* a configuration in model_path's place */
-    const char *path;     /* what model_path stands for: cli/model_path.h */
-    struct str path_text; /* its memory, when it is not model_path itself */
+    const char *path;                          /* what model_path stands for: cli/model_path.h */
+    struct str path_text;                      /* its memory, when it is not model_path itself */
     int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
     double memory_ratio, kv_cache_gb;
     bool is_quiet;

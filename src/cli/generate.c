@@ -185,11 +185,10 @@ static int generate(struct generate *g, struct csgl_request *request)
 
 int command_generate(int argc, char **argv)
 {
-    struct generate g = {
-        .model = model_options_default(),
-        .sampling = sampling_options_default(),
-        .profile_output = "csgl-trace.json",
-        .logprobs = -1};
+    struct generate g = {.model = model_options_default(),
+                         .sampling = sampling_options_default(),
+                         .profile_output = "csgl-trace.json",
+                         .logprobs = -1};
     const struct option options[] = {
         MODEL_OPTIONS(g.model),
         SESSION_OPTIONS(g.model),

@@ -54,7 +54,8 @@ struct op_cost profile_cost_paged_attention(const struct device *device,
         n_scores += rows * seen;
         n_read += a->window && length > a->window + rows ? a->window + rows : length;
     }
-    double row_bytes = 2.0 * layout->n_heads * layout->head_dim * (double)dtype_bytes(layout->dtype);
+    double row_bytes =
+        2.0 * layout->n_heads * layout->head_dim * (double)dtype_bytes(layout->dtype);
     return (struct op_cost){n_read * row_bytes + bytes_of(&a->q) + bytes_of(&a->out),
                             4.0 * n_scores * a->n_q_heads * layout->head_dim};
 }
@@ -90,8 +91,8 @@ static struct op_cost cost_qk_norm_rope(const struct device *device, const void 
 {
     const struct qk_norm_rope_args *a = args;
     (void)device;
-    return (struct op_cost){.bytes = 2.0 * (bytes_of(&a->q) + bytes_of(&a->k)) +
-                                     bytes_of(&a->angles)};
+    return (struct op_cost){.bytes =
+                                2.0 * (bytes_of(&a->q) + bytes_of(&a->k)) + bytes_of(&a->angles)};
 }
 
 static struct op_cost cost_kv_store(const struct device *device, const void *args)
@@ -151,13 +152,13 @@ static void account(struct profile *p, int op, const void *args, double begin, d
     e->seconds += end - begin;
     e->bytes += cost.bytes;
     e->operations += cost.operations;
-    trace_record(p->trace, &(struct trace_event){
-                               .kind = TRACE_OP,
-                               .phase = p->phase,
-                               .name = e->name,
-                               .begin = begin,
-                               .end = end,
-                               .values = {(int64_t)cost.bytes, (int64_t)cost.operations}});
+    trace_record(p->trace,
+                 &(struct trace_event){.kind = TRACE_OP,
+                                       .phase = p->phase,
+                                       .name = e->name,
+                                       .begin = begin,
+                                       .end = end,
+                                       .values = {(int64_t)cost.bytes, (int64_t)cost.operations}});
 }
 
 #define DEFINE_OP(name)                                                                            \

@@ -27,8 +27,8 @@ enum status engine_batch_init(struct engine *engine, struct batch *batch, struct
 /* Runs the step. The tokens of the batch must be in [0, vocab_size). */
 enum status engine_step(struct engine *engine, const struct batch *batch, struct error *error);
 
-/* Measures the ops of every later step with `profile`, which is over this engine's device; NULL ends
- * it. A step with more tokens than sequences counts as prefill. */
+/* Measures the ops of every later step with `profile`, which is over this engine's device; NULL
+ * ends it. A step with more tokens than sequences counts as prefill. */
 void engine_profile(struct engine *engine, struct profile *profile);
 
 /* The device that the engine was opened on. */

@@ -20,8 +20,8 @@ void process_trace_done(struct process_trace *t);
 /* Begins or ends recording as the board says; true if `trace` has changed. */
 bool process_trace_follow(struct process_trace *t);
 
-/* Starts a profile of every process; false if one is running. Steps count from the scheduler's next:
- * `start_step` of them are passed over, then `n_steps` recorded, 0 until it is stopped. */
+/* Starts a profile of every process; false if one is running. Steps count from the scheduler's
+ * next: `start_step` of them are passed over, then `n_steps` recorded, 0 until it is stopped. */
 bool profile_start(struct board *board, uint32_t start_step, uint32_t n_steps);
 
 /* Ends it: the session that ran, or 0. */

@@ -28,6 +28,8 @@ static enum status find(const struct loader *l, const char *name, const char *su
 {
     char full[MAX_NAME];
     snprintf(full, sizeof full, "%s%s", name, suffix);
+    if (l->on_weight)
+        l->on_weight(l->visitor_context, full, l->bytes);
     return checkpoint_weight_of(l->checkpoint, full, rows, cols, !l->is_counting, out, error);
 }
 

@@ -155,15 +155,14 @@ static void trace_step(struct scheduler *s, double begin)
 {
     bool has_decodes = s->batch.n_tokens > s->n_prefill;
     const char *name = !s->n_prefill ? "decode" : has_decodes ? "mixed" : "prefill";
-    trace_record(s->trace, &(struct trace_event){.kind = TRACE_STEP,
-                                                 .phase = s->n_prefill ? TRACE_PREFILL
-                                                                       : TRACE_DECODE,
-                                                 .name = name,
-                                                 .begin = begin,
-                                                 .end = system_seconds(),
-                                                 .id = s->figures.steps,
-                                                 .values = {s->batch.n_tokens,
-                                                            s->batch.n_sequences}});
+    trace_record(s->trace,
+                 &(struct trace_event){.kind = TRACE_STEP,
+                                       .phase = s->n_prefill ? TRACE_PREFILL : TRACE_DECODE,
+                                       .name = name,
+                                       .begin = begin,
+                                       .end = system_seconds(),
+                                       .id = s->figures.steps,
+                                       .values = {s->batch.n_tokens, s->batch.n_sequences}});
 }
 
 static void emit(struct scheduler *s, const struct request *r, const struct sample *sample,

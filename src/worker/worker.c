@@ -42,22 +42,21 @@ static void handle(struct worker *w, const struct message *m)
                                         [MESSAGE_tokenize] = "tokenize",
                                         [MESSAGE_detokenize] = "detokenize",
                                         [MESSAGE_token] = "detokenize"};
-    const char *name =
-        (size_t)m->type < sizeof names / sizeof names[0] ? names[m->type] : NULL;
+    const char *name = (size_t)m->type < sizeof names / sizeof names[0] ? names[m->type] : NULL;
     if (!w->trace.trace || !name) {
         dispatch(w, m);
         return;
     }
     double begin = system_seconds();
     dispatch(w, m);
-    trace_record(w->trace.trace,
-                 &(struct trace_event){.kind = TRACE_TASK,
-                                       .phase = TRACE_NO_PHASE,
-                                       .name = name,
-                                       .begin = begin,
-                                       .end = system_seconds(),
-                                       .values = {m->type == MESSAGE_prompt ? (int64_t)w->ids.n
-                                                                            : 1}});
+    trace_record(
+        w->trace.trace,
+        &(struct trace_event){.kind = TRACE_TASK,
+                              .phase = TRACE_NO_PHASE,
+                              .name = name,
+                              .begin = begin,
+                              .end = system_seconds(),
+                              .values = {m->type == MESSAGE_prompt ? (int64_t)w->ids.n : 1}});
 }
 
 /* Mail from before the last restart of any process is dropped: its request has been ended. */

@@ -63,7 +63,7 @@ static void measure_bf16(long rounds, float *sink)
 }
 
 const struct measure_kernels cpu_measure_amx = {
-    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES * MEASURE_CHAINS},
+    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES *MEASURE_CHAINS},
                    [ARITHMETIC_BF16] = {measure_bf16, 2.0 * SUMS * 16 * 16 * 32},
                    [ARITHMETIC_INT8] = {measure_int8, 2.0 * SUMS * 16 * 16 * 64}},
     .read = measure_read_512};

@@ -29,12 +29,12 @@ static uint64_t measure_read(const uint64_t *words, size_t n)
         for (size_t k = 0; k < 4; k++)
             sums[k] = _mm256_xor_si256(
                 sums[k], _mm256_load_si256((const __m256i *)(const void *)(words + i + 4 * k)));
-    __m256i sum = _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]),
-                                   _mm256_xor_si256(sums[2], sums[3]));
+    __m256i sum =
+        _mm256_xor_si256(_mm256_xor_si256(sums[0], sums[1]), _mm256_xor_si256(sums[2], sums[3]));
     return (uint64_t)_mm256_extract_epi64(sum, 0);
 }
 
 const struct measure_kernels cpu_measure_avx2 = {
-    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES * MEASURE_CHAINS},
+    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES *MEASURE_CHAINS},
                    [ARITHMETIC_INT8] = {measure_int8, 2.0 * 32 * MEASURE_CHAINS}},
     .read = measure_read};

@@ -31,7 +31,7 @@ static void measure_bf16(long rounds, float *sink)
 }
 
 const struct measure_kernels cpu_measure_avx512 = {
-    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES * MEASURE_CHAINS},
+    .arithmetic = {[ARITHMETIC_F32] = {measure_f32, 2.0 * VEC_LANES *MEASURE_CHAINS},
                    [ARITHMETIC_BF16] = {measure_bf16, 2.0 * 32 * MEASURE_CHAINS},
                    [ARITHMETIC_INT8] = {measure_int8, 2.0 * 64 * MEASURE_CHAINS}},
     .read = measure_read_512};

@@ -330,9 +330,12 @@ static const struct op_bench *find_op(const struct command_line *line)
     for (int i = 0; name && i < N_OPS; i++)
         if (strcmp(ops[i].name, name) == 0)
             return &ops[i];
-    log_error("give one op:%s", name ? "" : " none was named");
+    struct str names = {0};
     for (int i = 0; i < N_OPS; i++)
-        log_error("  %-10s %s", ops[i].name, ops[i].about);
+        str_printf(&names, "%s%s (%s)", i ? ", " : "", ops[i].name, ops[i].about);
+    log_error("%s%s%s; the ops are %s", name ? "there is no op \"" : "no op was named",
+              name ? name : "", name ? "\"" : "", str_z(&names));
+    str_done(&names);
     return NULL;
 }
 

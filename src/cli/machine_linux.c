@@ -166,11 +166,14 @@ static void report_limits(struct report *r)
 {
     char line[128];
     struct rlimit limit;
-    if (read_line("/sys/fs/cgroup/memory.max", line, sizeof line) ||
-        read_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", line, sizeof line))
-        report_text(r, "cgroup_memory", "memory limit of the cgroup", line);
+    if (!read_line("/sys/fs/cgroup/memory.max", line, sizeof line))
+        read_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", line, sizeof line);
+    /* "max" in the second version, a number that no machine has in the first. */
+    unsigned long long cgroup_bytes = strtoull(line, NULL, 10);
+    if (cgroup_bytes && cgroup_bytes < 1ull << 50)
+        report_bytes(r, "cgroup_memory_bytes", "memory limit of the cgroup", cgroup_bytes);
     else
-        report_text(r, "cgroup_memory", "memory limit of the cgroup", "none");
+        report_text(r, "cgroup_memory_bytes", "memory limit of the cgroup", "none");
     read_line("/sys/fs/cgroup/cpu.max", line, sizeof line);
     report_text(r, "cgroup_cpu", "processor limit of the cgroup", line[0] ? line : "none");
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)

@@ -34,7 +34,7 @@ static void check_spread(enum weight_encoding encoding)
     }
     double n = (double)ROWS * COLS, mean = sum / n, deviation = sqrt(squares / n - mean * mean);
     double wanted = 1.0 / sqrt(COLS);
-    if (deviation < 0.8 * wanted || deviation > 1.25 * wanted || fabs(mean) > 0.2 * wanted)
+    if (deviation < 0.7 * wanted || deviation > 1.42 * wanted || fabs(mean) > 0.2 * wanted)
         fail_msg("%s: mean %g, deviation %g; wanted 0 and %g", weight_info(encoding)->name, mean,
                  deviation, wanted);
     random_weights_free(r);

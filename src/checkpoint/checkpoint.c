@@ -196,12 +196,42 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
         return error_set(error, ERROR_UNSUPPORTED,
                          "%s: tensor %.200s has type %s, which this version does not support",
                          c->path, tensor->name, tensor->dtype);
+    if (c->made.bits && mlx_make(&c->made, tensor, out))
+        return OK;
     *out = (struct weight){.encoding = (enum weight_encoding)tensor->encoding,
                            .rows = tensor->rows,
                            .cols = tensor->cols,
                            .data = tensor->data,
                            .rope_head_dim = tensor->rope_head_dim};
     return OK;
+}
+
+enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t group,
+                                struct error *error)
+{
+    struct mlx_format format = {MLX_AFFINE, bits, group};
+    if (!mlx_format_is_possible(&format))
+        return error_set(error, ERROR_INVALID,
+                         "%d bits in groups of %d; 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or "
+                         "128 are possible",
+                         (int)bits, (int)group);
+    if (c->mlx.block)
+        return error_set(error, ERROR_INVALID,
+                         "%s is quantized already; give the checkpoint that it was made from",
+                         c->path);
+    for (size_t i = 0; i < c->tensors.n; i++)
+        if (c->tensors.items[i].encoding > WEIGHT_BF16)
+            return error_set(error, ERROR_INVALID,
+                             "%s is quantized already (%.200s is %s); give the checkpoint that it "
+                             "was made from",
+                             c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
+    c->made = format;
+    return OK;
+}
+
+enum status checkpoint_quantize_as(struct checkpoint *c, int word, struct error *error)
+{
+    return word == 0 ? OK : checkpoint_quantize(c, word == 1 ? 4 : 8, 64, error);
 }
 
 static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)

@@ -44,6 +44,15 @@ enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *n
                               struct weight *out, struct error *error);
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
+/* From now on checkpoint_weight shows matrices of floats as MLX's affine quantization makes them:
+ * those named "X.weight" whose rows are whole groups. `bits` 2, 3, 4, 5, 6 or 8; `group` 32, 64 or
+ * 128. ERROR_INVALID if weights are quantized already. */
+enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int32_t group,
+                                struct error *error);
+
+/* The same for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
+enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
+
 /* Sum of the stored bytes of all weights. */
 uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);
 

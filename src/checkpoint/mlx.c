@@ -14,7 +14,7 @@ static const struct mode_info {
 };
 enum { N_MODES = sizeof modes / sizeof modes[0] };
 
-static bool is_possible(const struct mlx_format *format)
+bool mlx_format_is_possible(const struct mlx_format *format)
 {
     if (format->mode != MLX_AFFINE)
         return format->bits == modes[format->mode].bits &&
@@ -52,7 +52,7 @@ static enum status read_format(const struct json *block, const char *what, struc
         !read_key(block, "group_size", modes[i].group, &out->group))
         return error_set(error, ERROR_INVALID,
                          "%.200s: bits and group_size must be small positive integers", what);
-    if (!is_possible(out))
+    if (!mlx_format_is_possible(out))
         return error_set(error, ERROR_UNSUPPORTED,
                          "%.200s asks for %d bits in groups of %d, which %s does not have", what,
                          (int)out->bits, (int)out->group, modes[i].name);
@@ -179,4 +179,31 @@ enum status mlx_weight(const struct mlx_quantization *quantization, const char *
                                       .biases = biases ? biases->data : NULL,
                                       .factor = 1.0f}};
     return OK;
+}
+
+bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out)
+{
+    static const enum weight_level_type types[] = {
+        [WEIGHT_F32] = LEVEL_F32, [WEIGHT_F16] = LEVEL_F16, [WEIGHT_BF16] = LEVEL_BF16};
+    static const char suffix[] = ".weight";
+    size_t suffix_len = sizeof suffix - 1;
+    bool is_module = tensor->name_len > suffix_len &&
+                     strcmp(tensor->name + tensor->name_len - suffix_len, suffix) == 0;
+    if (!is_module || tensor->rows < 2 || tensor->n_dims > 2 || tensor->cols % format->group ||
+        tensor->encoding < WEIGHT_F32 || tensor->encoding > WEIGHT_BF16)
+        return false;
+    enum weight_encoding source = (enum weight_encoding)tensor->encoding;
+    *out = (struct weight){.encoding = WEIGHT_AFFINE,
+                           .rows = tensor->rows,
+                           .cols = tensor->cols,
+                           .data = tensor->data,
+                           .rope_head_dim = tensor->rope_head_dim,
+                           .levels = {.type = types[source],
+                                      .bits = format->bits,
+                                      .group = format->group,
+                                      .group_rows = 1,
+                                      .factor = 1.0f,
+                                      .is_made = true,
+                                      .source = source}};
+    return true;
 }

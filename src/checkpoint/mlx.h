@@ -24,6 +24,12 @@ struct mlx_quantization {
 enum status mlx_quantization_read(const struct json *config, struct mlx_quantization *out,
                                   struct error *error);
 
+/* Whether the mode has these bits and groups. */
+bool mlx_format_is_possible(const struct mlx_format *format);
+
+/* Whether MLX quantizes this weight, a matrix of floats; it is then shown so. */
+bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out);
+
 /* The weight of the module `path` (as the file spells it) from its three tensors; `biases` is NULL
  * where there is none. What shapes, types and the configuration say must agree. */
 enum status mlx_weight(const struct mlx_quantization *quantization, const char *path,

@@ -21,6 +21,7 @@ static const struct {
     {"check_env", command_check_env, "tell what this machine has and what will be used"},
     {"show_config", command_check_env, "the same"},
     {"plan", command_plan, "tell what memory a model takes"},
+    {"quantize", command_quantize, "write a model anew with 4-bit or 8-bit weights"},
     {"pull", command_pull, "fetch a model from the Hugging Face hub"},
     {"list", command_list, "list the models that were fetched"},
     {"rm", command_rm, "delete a fetched model"},

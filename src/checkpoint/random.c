@@ -41,7 +41,10 @@ enum status random_weights_new(struct random_weights **out, const char *encoding
     struct str known = {0};
     *out = NULL;
     for (int i = 0; i < N_WEIGHT_ENCODINGS; i++) {
-        const char *name = weight_info((enum weight_encoding)i)->name;
+        const struct weight_encoding_info *info = weight_info((enum weight_encoding)i);
+        if (!info) /* its numbers are a weight's own */
+            continue;
+        const char *name = info->name;
         str_printf(&known, "%s%s", i ? ", " : "", name);
         if (strcasecmp(encoding, name) != 0)
             continue;
@@ -52,9 +55,9 @@ enum status random_weights_new(struct random_weights **out, const char *encoding
         (*out)->encoding = (enum weight_encoding)i;
         return OK;
     }
-    enum status status =
-        error_set(error, ERROR_INVALID, "random weights cannot be %.40s; they can be %s", encoding,
-                  str_z(&known));
+    enum status status = error_set(error, ERROR_INVALID,
+                                   "random weights cannot be %.40s; they can be mlx_q4, mlx_q8, %s",
+                                   encoding, str_z(&known));
     str_done(&known);
     return status;
 }

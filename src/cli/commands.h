@@ -18,6 +18,7 @@ int command_check_env(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_pull(int argc, char **argv);
 int command_list(int argc, char **argv);
+int command_quantize(int argc, char **argv);
 int command_rm(int argc, char **argv);
 
 #endif

@@ -54,23 +54,32 @@ static const char *random_encoding(const struct model_options *options)
     return options->quantization ? options->quantization : "bf16";
 }
 
+/* Of files: model_path_resolve has checked it. */
+static int quantization_word(const struct model_options *options)
+{
+    return options->quantization && !options->random_weights
+               ? checkpoint_quantization_word(options->quantization)
+               : 0;
+}
+
 enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
                                struct error *error)
 {
-    return options->random_weights
-               ? checkpoint_open_random(out, options->path, random_encoding(options), error)
-               : checkpoint_open(out, options->path, error);
+    if (options->random_weights)
+        return checkpoint_open_random(out, options->path, random_encoding(options), error);
+    enum status status = checkpoint_open(out, options->path, error);
+    return status == OK ? checkpoint_quantize_as(*out, quantization_word(options), error) : status;
 }
 
 static void show_progress(void *context, double done)
 {
-    (void)context;
+    const char *what = context ? context : "loading";
     enum { WIDTH = 40 };
     int n = (int)(done * WIDTH);
-    fprintf(stderr, "\rloading [%.*s%*s] %3d%%", n, "########################################",
+    fprintf(stderr, "\r%s [%.*s%*s] %3d%%", what, n, "########################################",
             WIDTH - n, "", (int)(done * 100));
     if (done >= 1.0)
-        fprintf(stderr, "\r%*s\r", WIDTH + 16, "");
+        fprintf(stderr, "\r%*s\r", WIDTH + 20, "");
     fflush(stderr);
 }
 
@@ -97,6 +106,7 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;
+    config.quantization = quantization_word(options);
     config.context_length = options->context_length;
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;

@@ -46,14 +46,6 @@ struct sampling_options sampling_options_default(void);
          0,                                                                                        \
          0,                                                                                        \
          "a config.json or its folder: weights are made up"},                                      \
-        {"--quantization",                                                                         \
-         NULL,                                                                                     \
-         OPTION_STRING,                                                                            \
-         &(m).quantization,                                                                        \
-         "TYPE",                                                                                   \
-         0,                                                                                        \
-         0,                                                                                        \
-         "type of random weights: bf16 (default), Q4_0, ..."},                                     \
         {"--threads", NULL, OPTION_INT, &(m).threads, "N", 0, 1024, "threads; 0: all processors"}, \
         {"--activations",                                                                          \
          NULL,                                                                                     \
@@ -71,6 +63,14 @@ struct sampling_options sampling_options_default(void);
          0,                                                                                        \
          0,                                                                                        \
          "type of cached keys and values; auto: bf16"},                                            \
+        {"--quantization",                                                                         \
+         NULL,                                                                                     \
+         OPTION_STRING,                                                                            \
+         &(m).quantization,                                                                        \
+         "none|mlx_q4|mlx_q8",                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "quantize float weights while they are loaded; random ones: also bf16, Q4_0, ..."},       \
         {"--memory-ratio",                                                                         \
          NULL,                                                                                     \
          OPTION_NUMBER,                                                                            \
@@ -178,7 +178,8 @@ enum status options_checkpoint(const struct model_options *options, struct check
  * 1, otherwise 0; `seconds` is the time it took. */
 int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds);
 
-/* A progress bar on stderr when that is a terminal, else NULL. */
+/* A progress bar on stderr when that is a terminal, else NULL. Its context: what is done, a word,
+ * or NULL for "loading". */
 typedef void (*progress_function)(void *context, double done);
 progress_function progress_if_terminal(void);
 

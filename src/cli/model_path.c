@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -131,8 +132,11 @@ int model_path_resolve(struct model_options *options)
         log_error("give --model-path or --random-weights, not both");
         return 2;
     }
-    if (options->quantization && !options->random_weights) {
-        log_error("--quantization is the type of --random-weights, which is missing");
+    if (options->quantization && !options->random_weights &&
+        checkpoint_quantization_word(options->quantization) < 0) {
+        log_error("--quantization %s is for --random-weights alone; files can be quantized to "
+                  "mlx_q4 or mlx_q8 while they are loaded",
+                  options->quantization);
         return 2;
     }
     if (options->random_weights) {

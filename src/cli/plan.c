@@ -37,6 +37,22 @@ struct plan {
 
 /* --- which model ------------------------------------------------------------------------------ */
 
+/* Types that no file is turned into while it is loaded take the files' place. */
+static bool is_for_files(const struct plan *p)
+{
+    const char *text = p->options.quantization;
+    return !text || checkpoint_quantization_word(text) >= 0;
+}
+
+static enum status open_files(struct plan *p, const char *path, struct error *error)
+{
+    const char *text = p->options.quantization;
+    enum status status = checkpoint_open(&p->checkpoint, path, error);
+    return status == OK && text
+               ? checkpoint_quantize_as(p->checkpoint, checkpoint_quantization_word(text), error)
+               : status;
+}
+
 static enum status open_hub(struct plan *p, const struct hub_reference *reference,
                             const char *encoding, struct error *error)
 {
@@ -46,8 +62,8 @@ static enum status open_hub(struct plan *p, const struct hub_reference *referenc
     if (status != OK)
         return status;
     status = hub_find(&settings, reference, &p->options.path_text, NULL);
-    if (status == OK && !p->options.quantization) {
-        status = checkpoint_open(&p->checkpoint, str_z(&p->options.path_text), error);
+    if (status == OK && is_for_files(p)) {
+        status = open_files(p, str_z(&p->options.path_text), error);
     } else {
         status = hub_config(&settings, reference, &text, error);
         if (status == OK)
@@ -81,9 +97,9 @@ static enum status open_source(struct plan *p, struct error *error)
     const char *encoding = p->options.quantization ? p->options.quantization : "bf16";
     if (!file_exists(p->name) && hub_reference_parse(&reference, p->name, NULL) == OK)
         return open_hub(p, &reference, encoding, error);
-    if (p->options.quantization || ends_with(p->name, ".json"))
+    if (!is_for_files(p) || ends_with(p->name, ".json"))
         return checkpoint_open_random(&p->checkpoint, p->name, encoding, error);
-    enum status status = checkpoint_open(&p->checkpoint, p->name, error);
+    enum status status = open_files(p, p->name, error);
     if (status != OK && is_bare(p->name, error))
         status = checkpoint_open_random(&p->checkpoint, p->name, encoding, error);
     return status;
@@ -208,9 +224,9 @@ static enum status tell(const struct plan *p, struct error *error)
     report_text(&r, "model", "model", p->name);
     report_text(&r, "model_type", "family", type ? type : "");
     report_text(&r, "weights_from", "weights",
-                checkpoint_is_random(p->checkpoint)
-                    ? p->options.quantization ? p->options.quantization : "bf16"
-                    : "as in the files");
+                p->options.quantization               ? p->options.quantization
+                : checkpoint_is_random(p->checkpoint) ? "bf16"
+                                                      : "as in the files");
     report_int(&r, "layers", "layers", p->model->n_layers);
     add_size(&r, "weight_bytes", "weights, on the device", m->weights);
     report_layers(&r, p);
@@ -249,7 +265,7 @@ int command_plan(int argc, char **argv)
     struct plan p = {.options = model_options_default(), .max_running = 16, .page_size = 16};
     const struct option options[] = {
         {"--quantization", NULL, OPTION_STRING, &p.options.quantization, "TYPE", 0, 0,
-         "plan with weights of this type: bf16, Q4_0, ..."},
+         "plan with weights of this type: bf16, mlx_q4, Q4_0, ..."},
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
         {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32", 0,

@@ -44,7 +44,8 @@ static void every_encoding_keeps_activations_at_their_size(void **state)
 {
     (void)state;
     for (int i = 0; i < N_WEIGHT_ENCODINGS; i++)
-        check_spread((enum weight_encoding)i);
+        if (weight_info((enum weight_encoding)i))
+            check_spread((enum weight_encoding)i);
 }
 
 static void names_tell_weights_apart_and_repeat_them(void **state)

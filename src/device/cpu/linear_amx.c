@@ -5,13 +5,10 @@
  * int8: every group of 32 (or 16) columns has scales of its own, so a tile product covers 16 rows,
  * 16 outputs and one group, and its i32 sums go through memory into f32 sums in registers. Vector
  * instructions, not tiles, bound this kernel. */
-#include "device/cpu/amx.h"
-#include "device/cpu/linear_avx512.h"
+#include "device/cpu/linear_amx.h"
 
 enum {
     MIN_ROWS = 10, /* a tile with fewer rows goes to VNNI */
-    TILE_BYTES = 1024,
-    TILE_VALUES = TILE_ROWS_MAX * BLOCK_ROWS,
     UNIT_CODES = UNIT * BLOCK_ROWS,
     UNIT_LEVELS = 2 * BLOCK_ROWS,
     /* Units whose products are kept in memory before they are added up. */
@@ -21,28 +18,6 @@ enum {
     GROUP_BLOCKS = 2,
     GROUP_BYTES = 32 << 10
 };
-
-/* The tile registers: sums, activations, weights. */
-#define SUM_0 0
-#define SUM_1 1
-#define SUM_2 2
-#define SUM_3 3
-#define LEFT_0 4
-#define LEFT_1 5
-#define RIGHT_0 6
-#define RIGHT_1 7
-
-/* Products of `rows` x `bytes` (at most 64) of activations. */
-static void tiles_begin(int rows, int bytes)
-{
-    struct tile_config config = {.palette = 1};
-    for (int i = 0; i < AMX_TILES; i++) {
-        bool is_left = i == 4 || i == 5, is_right = i > 5;
-        config.row_bytes[i] = (uint16_t)(is_left ? bytes : 64);
-        config.rows[i] = (uint8_t)(is_right ? bytes / 4 : rows);
-    }
-    tiles_configure(&config);
-}
 
 /* One block of weights: signed codes [unit][8 words][16 rows][4 columns], and f32
  * [unit][scale, bias or second scale][16 rows]. */
@@ -67,7 +42,7 @@ static struct panel panel_at(const struct linear_part *part, void *scratch, int6
 ALWAYS_INLINE void expand(enum linear_packing packing, const struct linear_part *part,
                           int64_t block, const struct panel *to)
 {
-    struct span_walk walk = {.at = part->data + (size_t)block * part->block_bytes};
+    struct span_walk walk = walk_begin(part, block);
     const __m512i offset = _mm512_set1_epi8((char)offset_of(packing));
     int8_t *codes_to = to->codes;
     float *levels_to = to->levels;
@@ -102,15 +77,20 @@ static void expand_block(const struct linear_part *part, int64_t block, const st
 #undef EXPAND
 }
 
-/* Tile products of n units (n even), or of one half of each; sums [n][16][16]. */
-static void multiply_tiles(const int8_t *x, const int8_t *w, int n, int32_t *sums)
+/* Tile products of n units (n even), or of one half of each; sums [n][16][16]. Codes are signed or
+ * (a constant) unsigned. */
+ALWAYS_INLINE void multiply_tiles(bool is_signed, const int8_t *x, const int8_t *w, int n,
+                                  int32_t *sums)
 {
     enum { X_STEP = TILE_ROWS_MAX * UNIT };
 #define PRODUCT(sum, left, right, i)                                                               \
     TILE_LOAD(left, x + (i)*X_STEP, UNIT);                                                         \
     TILE_LOAD(right, w + (i)*UNIT_CODES, 64);                                                      \
     TILE_ZERO(sum);                                                                                \
-    TILE_INT8(sum, left, right)
+    if (is_signed)                                                                                 \
+        TILE_INT8(sum, left, right);                                                               \
+    else                                                                                           \
+        TILE_INT8_UINT8(sum, left, right)
     for (; n >= 4; n -= 4) {
         PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0);
         PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
@@ -156,7 +136,7 @@ ALWAYS_INLINE void multiply_panel(bool has_halves, bool has_bias, const struct p
     for (int first = 0; first < n_units; first += RUN_UNITS) {
         int n = n_units - first < RUN_UNITS ? n_units - first : RUN_UNITS;
         for (int g = 0; g < groups; g++) /* first halves of all units, then second halves */
-            multiply_tiles(x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
+            multiply_tiles(!has_bias, x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
                            panel->codes + first * UNIT_CODES + g * UNIT_CODES / 2, n,
                            sums + g * RUN_UNITS * TILE_VALUES);
         for (int u = 0; u < n; u++)
@@ -294,14 +274,18 @@ static int32_t tile_rows(int32_t n_rows)
 
 static size_t scratch_bytes(const struct linear_part *part)
 {
-    return part->mode == MODE_INT8 ? panel_bytes(part) * (size_t)group_blocks(part) : 0;
+    if (part->mode == MODE_INT8)
+        return panel_bytes(part) * (size_t)group_blocks(part);
+    return part->packing == PACKING_F8 ? linear_amx_fp8_scratch(part) : 0;
 }
 
 static void multiply(const struct linear_part *part, const struct linear_input *in,
                      struct linear_range blocks, struct linear_range rows,
                      const struct linear_output *output, void *scratch)
 {
-    if (part->mode == MODE_BF16)
+    if (part->mode == MODE_BF16 && part->packing == PACKING_F8)
+        linear_amx_fp8(part, in, blocks, rows, output, scratch);
+    else if (part->mode == MODE_BF16)
         multiply_bf16(part, in, blocks, rows, output);
     else if (part->mode == MODE_INT8)
         multiply_int8(part, in, blocks, rows, output, scratch);

@@ -19,12 +19,24 @@ struct device;
 
 /* --- weights ---------------------------------------------------------------------------------- */
 
-/* A part of a weight: rows [row, row + rows) and columns [col, col + cols) of `weight`, columns on
- * block borders. `bias` is f32 [rows] (already sliced) or NULL. */
+/* Which rows of a stored weight make a matrix: its row i is first + i / run * stride + i % run of
+ * the stored ones. run 0: i. So parts that a file interleaves, head by head, are read apart. */
+struct row_pattern {
+    int32_t first, run, stride;
+};
+
+static inline int64_t row_pattern_at(const struct row_pattern *p, int64_t i)
+{
+    return p->run ? p->first + i / p->run * p->stride + i % p->run : i;
+}
+
+/* A part of a weight: rows [row, row + rows), counted in its pattern, and columns [col, col + cols)
+ * of `weight`, columns on block borders. `bias` is f32 [rows] (already sliced) or NULL. */
 struct weight_slice {
     struct weight weight;
     int64_t row, rows, col, cols;
     const float *bias;
+    struct row_pattern pattern;
 };
 
 enum { LINEAR_MAX_PARTS = 4 };
@@ -164,6 +176,80 @@ struct gather_args {
     struct tensor out;  /* [n, H] */
 };
 
+/* out = x * sigmoid(gate), value by value. Relative 1e-5. */
+struct sigmoid_mul_args {
+    struct tensor x;    /* [T, n] */
+    struct tensor gate; /* [T, n] */
+    struct tensor out;  /* [T, n], may be x */
+};
+
+/* Each head of D values for itself: out = norm(x) * silu(z), norm(v) = v / sqrt(mean(v^2) + eps) *
+ * w. Relative 1e-5. */
+struct gated_norm_args {
+    struct tensor x;      /* [T, n * D] */
+    struct tensor z;      /* [T, n * D] */
+    struct tensor weight; /* [1, D] */
+    struct tensor out;    /* [T, n * D], may be x */
+    float eps;
+};
+
+/* Depthwise causal convolution over the rows of each sequence, which go on from those in its slot:
+ * out[t] = silu(sum over j of weight[j] * x[t - conv_rows + j]). Writes the last conv_rows rows
+ * back. A slot that is written belongs to one sequence of the step; no other one reads it.
+ * Absolute 1e-5 * sum |w x|. */
+struct conv1d_update_args {
+    struct state_slots slots;
+    struct tensor x;         /* [T, C] */
+    struct tensor weight;    /* [conv_rows + 1, C] */
+    struct tensor out;       /* [T, C], not x */
+    struct tensor q_start;   /* i32 [n + 1, 1] */
+    struct tensor state_in;  /* i32 [n, 1]; -1: zeros */
+    struct tensor state_out; /* i32 [n, 1], may equal state_in; -1: not written */
+    struct tensor snapshots; /* i32 [n_snapshots, 2] of (row, slot), rows ascending */
+};
+
+/* The gated delta rule (arXiv:2412.06464) over each sequence's rows, from the state in its slot.
+ * With q and k of length 1 (x / sqrt(sum x^2 + 1e-6)) and q times k_dim^-1/2, per value head:
+ *
+ *     g = -rate * softplus(a + dt_bias);  beta = sigmoid(b)
+ *     S = e^g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q
+ *
+ * Value head j uses key head j / (n_v_heads / n_k_heads). Chunks of rows are computed together;
+ * that changes nothing beyond 1e-5. Absolute 1e-5 * max |v|, also for the state. */
+struct gated_delta_args {
+    struct state_slots slots;
+    struct tensor qkv;     /* [T, conv_channels]: all q, all k, all v */
+    struct tensor a, b;    /* [T, n_v_heads] */
+    struct tensor rate;    /* [1, n_v_heads], e^A_log */
+    struct tensor dt_bias; /* [1, n_v_heads] */
+    struct tensor out;     /* [T, n_v_heads * v_dim] */
+    struct tensor q_start; /* as in conv1d_update, with its rules */
+    struct tensor state_in;
+    struct tensor state_out;
+    struct tensor snapshots;
+    struct tensor tape; /* [T, gated_delta_tape_cols]: what a commit needs; buffer NULL: none */
+};
+
+/* Columns of a tape: all delta, all k (of length 1), all g. */
+static inline int32_t gated_delta_tape_cols(const struct state_layout *layout)
+{
+    int32_t v = layout->n_v_heads * layout->v_dim;
+    return v + (layout->conv_channels - v) / 2 + layout->n_v_heads;
+}
+
+/* Moves the states of both ops above past the first `n_accepted` rows of each sequence, after a
+ * step that wrote a tape and no state. The state is that of a step with these rows alone: within
+ * 2e-7 where the sequence had at most 16 rows, else 1e-5. */
+struct gated_delta_commit_args {
+    struct state_slots slots;
+    struct tensor x;          /* [T, C]: the rows before the convolution */
+    struct tensor tape;       /* [T, gated_delta_tape_cols] */
+    struct tensor q_start;    /* i32 [n + 1, 1] */
+    struct tensor n_accepted; /* i32 [n, 1], 0 .. the sequence's rows */
+    struct tensor state_in;   /* i32 [n, 1], as in that step */
+    struct tensor state_out;  /* i32 [n, 1], may equal state_in */
+};
+
 /* Slot `to` = slot `from` of one layer. Exact. */
 struct state_copy_args {
     struct state_slots slots;
@@ -180,6 +266,11 @@ struct state_copy_args {
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
     X(gather)                                                                                      \
+    X(sigmoid_mul)                                                                                 \
+    X(gated_norm)                                                                                  \
+    X(conv1d_update)                                                                               \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_commit)                                                                          \
     X(state_copy)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
@@ -215,6 +306,9 @@ struct device_table {
 
     /* Bytes of one layer's slot, a multiple of 64. */
     size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
+    /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */
+    enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
+                                       struct error *error);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

@@ -139,6 +139,7 @@ static const struct device_table cpu_table = {
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .gated_delta_reserve = cpu_gated_delta_reserve,
     .state_slot_bytes = cpu_state_slot_bytes,
     .sync = cpu_sync,
     .close = cpu_close,
@@ -168,6 +169,7 @@ enum status cpu_device_open(struct device **out, const struct cpu_options *optio
     cpu->rows = cpu_row_kernels(cpu->isa);
     cpu->linears = cpu_linear_kernels(cpu->isa);
     cpu->attention = cpu_attention_kernels(cpu->isa);
+    cpu->delta = cpu_delta_kernels(cpu->isa);
     *out = &cpu->device;
     return OK;
 }

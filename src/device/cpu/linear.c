@@ -62,8 +62,10 @@ static enum status check_slice(const struct weight_slice *slice, int64_t cols, s
         return error_set(error, ERROR_INVALID,
                          "parts of one linear have %lld and %lld columns; they must agree",
                          (long long)cols, (long long)slice->cols);
+    const struct row_pattern *pattern = &slice->pattern;
     if (slice->row < 0 || slice->rows < 1 || slice->row > w->rows ||
-        slice->rows > w->rows - slice->row)
+        slice->rows > w->rows - slice->row || pattern->first < 0 || pattern->run < 0 ||
+        pattern->stride < 0 || row_pattern_at(pattern, slice->row + slice->rows - 1) >= w->rows)
         return error_set(error, ERROR_INVALID, "rows %lld + %lld of a weight of %lld rows",
                          (long long)slice->row, (long long)slice->rows, (long long)w->rows);
     if (slice->col < 0 || slice->cols < 1 || slice->col > w->cols ||

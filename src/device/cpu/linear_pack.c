@@ -63,7 +63,8 @@ struct weight linear_slice_row(const struct weight_slice *slice, int64_t row)
         .encoding = slice->weight.encoding,
         .rows = 1,
         .cols = slice->cols,
-        .data = weight_row_data(&slice->weight, slice->row + row) + skipped,
+        .data = weight_row_data(&slice->weight, row_pattern_at(&slice->pattern, slice->row + row)) +
+                skipped,
     };
 }
 

@@ -12,6 +12,8 @@ struct row_kernels {
     void (*rotate)(float *head, const float *angles, int n_rotated);
     /* out = gate / (1 + e^-gate) * up */
     void (*silu_mul)(const float *gate, const float *up, float *out, int n);
+    /* out = x / (1 + e^-gate) */
+    void (*sigmoid_mul)(const float *x, const float *gate, float *out, int n);
 };
 
 /* One table a file; those of an instruction set exist where it does. */

@@ -39,5 +39,11 @@ static void silu_mul(const float *gate, const float *up, float *out, int n)
     }
 }
 
+static void sigmoid_mul(const float *x, const float *gate, float *out, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (float)((double)x[i] / (1 + exp(-(double)gate[i])));
+}
+
 const struct row_kernels row_kernels_scalar = {
-    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul};
+    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul};

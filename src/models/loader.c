@@ -39,15 +39,38 @@ static enum status find(const struct loader *l, const char *name, const char *su
     return OK;
 }
 
+/* Reads the bias of outputs [first, first + n) into a new array that the caller frees. */
+static enum status read_bias(struct loader *l, const struct linear_part *part,
+                             const struct stored_rows *stored, int32_t first, int32_t n,
+                             float **out, struct error *error)
+{
+    struct weight w;
+    enum status status = find(l, part->name, ".bias", 1, stored->n_stored, &w, error);
+    if (status != OK || l->is_counting)
+        return status;
+    float *all = malloc((size_t)stored->n_stored * sizeof *all);
+    *out = malloc((size_t)n * sizeof **out);
+    if (!all || !*out) {
+        free(all);
+        return error_memory(error, (size_t)stored->n_stored * sizeof *all);
+    }
+    weight_row_dequantize(&w, 0, all);
+    for (int32_t i = 0; i < n; i++)
+        (*out)[i] = all[row_pattern_at(&stored->pattern, first + i)];
+    free(all);
+    return OK;
+}
+
 /* Fills the slice of this rank. Its bias, if any, is read into a new array that the caller frees.
  */
-static enum status slice_part(struct loader *l, const struct linear_part *part, enum shard shard,
+static enum status slice_part(struct loader *l, const struct linear_part *part,
+                              const struct stored_rows *stored, enum shard shard,
                               struct weight_slice *out, float **bias, struct error *error)
 {
     *bias = NULL;
     *out = (struct weight_slice){0};
     enum status status =
-        find(l, part->name, ".weight", part->n_out, part->n_in, &out->weight, error);
+        find(l, part->name, ".weight", stored->n_stored, part->n_in, &out->weight, error);
     if (status != OK)
         return status;
     int32_t row = 0, rows = part->n_out, col = 0, cols = part->n_in;
@@ -62,6 +85,7 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
                          "whole blocks of %d; use fewer ranks",
                          checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks, (int)cols,
                          (int)col, block);
+    out->pattern = stored->pattern;
     out->row = row;
     out->rows = rows;
     out->col = col;
@@ -69,16 +93,9 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
     /* The bias of a row-parallel linear is added once, by rank 0. */
     if (!part->has_bias || (shard == SHARD_ROWS && l->comm->rank != 0))
         return OK;
-    struct weight w;
-    status = find(l, part->name, ".bias", 1, part->n_out, &w, error);
-    if (status != OK || l->is_counting)
-        return status;
-    *bias = malloc((size_t)part->n_out * sizeof **bias);
-    if (!*bias)
-        return error_memory(error, (size_t)part->n_out * sizeof **bias);
-    weight_row_dequantize(&w, 0, *bias);
-    out->bias = *bias + row;
-    return OK;
+    status = read_bias(l, part, stored, row, rows, bias, error);
+    out->bias = *bias;
+    return status;
 }
 
 /* Appends `item` to a growing array of pointers that the model owns. */
@@ -93,15 +110,16 @@ static bool keep(void *array_pointer, int32_t *n, void *item)
     return true;
 }
 
-enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
-                          enum shard shard, struct linear_layer *out, struct error *error)
+enum status loader_linear_rows(struct loader *l, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               struct linear_layer *out, struct error *error)
 {
     struct weight_slice slices[LINEAR_MAX_PARTS] = {0};
     float *biases[LINEAR_MAX_PARTS] = {0};
     enum status status = OK;
     *out = (struct linear_layer){.shard = shard};
     for (int i = 0; i < n_parts && status == OK; i++) {
-        status = slice_part(l, &parts[i], shard, &slices[i], &biases[i], error);
+        status = slice_part(l, &parts[i], &stored[i], shard, &slices[i], &biases[i], error);
         out->n_out += (int32_t)slices[i].rows;
     }
     if (status != OK)
@@ -125,6 +143,15 @@ out:
     for (int i = 0; i < n_parts; i++)
         free(biases[i]);
     return status;
+}
+
+enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
+                          enum shard shard, struct linear_layer *out, struct error *error)
+{
+    struct stored_rows stored[LINEAR_MAX_PARTS] = {0};
+    for (int i = 0; i < n_parts; i++)
+        stored[i].n_stored = parts[i].n_out;
+    return loader_linear_rows(l, parts, stored, n_parts, shard, out, error);
 }
 
 enum status loader_constant(struct loader *l, const float *values, int32_t n, struct tensor *out,

@@ -33,6 +33,17 @@ struct linear_part {
 enum status loader_linear(struct loader *loader, const struct linear_part *parts, int n_parts,
                           enum shard shard, struct linear_layer *out, struct error *error);
 
+/* Where a part's outputs lie among the n_stored rows of "NAME.weight" and values of "NAME.bias". */
+struct stored_rows {
+    int32_t n_stored;
+    struct row_pattern pattern;
+};
+
+/* The same for parts that are rows of larger weights; one stored_rows a part. */
+enum status loader_linear_rows(struct loader *loader, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               struct linear_layer *out, struct error *error);
+
 /* Loads "NAME" as f32 [1, n]. */
 enum status loader_vector(struct loader *loader, const char *name, int32_t n, struct tensor *out,
                           struct error *error);

@@ -17,7 +17,8 @@ void attention_forward(struct forward *f, const struct attention_layer *a,
                                                                .q_norm = a->q_norm,
                                                                .k_norm = a->k_norm,
                                                                .head_dim = a->head_dim,
-                                                               .eps = a->eps});
+                                                               .eps = a->eps,
+                                                               .norm_last = a->norm_last});
     device_kv_store(f->device, &(struct kv_store_args){
                                    .pages = a->pages, .k = k, .v = v, .slots = group->slots});
     device_paged_attention(f->device,

@@ -10,6 +10,7 @@ struct attention_layer {
     struct linear_layer o;        /* rows */
     struct tensor q_norm, k_norm; /* [1, D]; buffer NULL: none */
     float eps;
+    bool norm_last;              /* q and k are rotated first, then normed */
     int32_t n_heads, n_kv_heads; /* on this rank */
     int32_t head_dim;
     int32_t window; /* 0: full */

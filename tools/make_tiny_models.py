@@ -30,7 +30,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from gguf_reference import load_model
 from gguf_writing import write_gguf
@@ -109,6 +109,15 @@ MODELS = {
         **rope("yarn", factor=8.0, original_max_position_embeddings=20, beta_fast=4.0, beta_slow=0.5,
                attention_factor=1.2, truncate=False),
     }, "bf16", {}),
+    "hunyuan_dense_mha": (HunYuanDenseV1Config, {"num_hidden_layers": 1}, "bf16", {}),
+    "hunyuan_dense_gqa8_alpha": (HunYuanDenseV1Config, {
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True,
+        **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "bf16", {}),
+    "hunyuan_dense_gqa3_bias": (HunYuanDenseV1Config, {
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48, "attention_bias": True,
+        **rope("dynamic", alpha=20.0, factor=1.0),
+    }, "bf16", {"old_config": True}),
 }
 
 GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
@@ -156,7 +165,7 @@ def deviation(name, parameter, config):
     module, kind = name.split(".")[-2:]
     if kind == "bias":
         return 0.0, 0.4
-    if module in ("q_norm", "k_norm"):
+    if module in ("q_norm", "k_norm", "query_layernorm", "key_layernorm"):
         return 1.4, 0.3
     if parameter.dim() == 1:
         return 1.0, 0.3
@@ -235,14 +244,16 @@ def check_reload(folder, model, tokens):
 
 
 def write_old_config(path):
-    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no head_dim, no layer_types."""
+    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan no
+    head_dim."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    config.pop("head_dim", None)
+    if not config["model_type"].startswith("hunyuan"):  # whose files state it
+        config.pop("head_dim", None)
     config.pop("layer_types", None)
     path.write_text(json.dumps(config, indent=2) + "\n")
 

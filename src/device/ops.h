@@ -125,7 +125,8 @@ struct rope_angles_args {
 };
 
 /* In place on q and k: per-head RMSNorm when a weight is given, then half-split RoPE on the first R
- * dims of each head: (x[i], x[i + R/2]) rotated by angle i. 1e-5 relative to the head's norm. */
+ * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes first.
+ * 1e-5 relative to the head's norm. */
 struct qk_norm_rope_args {
     struct tensor q;      /* [T, n_q * D] */
     struct tensor k;      /* [T, n_kv * D] */
@@ -135,6 +136,7 @@ struct qk_norm_rope_args {
     int32_t head_dim;
     float eps;
     bool plus_one;
+    bool norm_last;
 };
 
 /* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. */
@@ -146,7 +148,8 @@ struct kv_store_args {
 
 /* Ragged causal attention over pages. Sequence i owns rows q_start[i] .. q_start[i+1] of q; its new
  * tokens are the last ones of its kv_len[i] tokens, already stored. Row r at place p sees places
- * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv).
+ * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
+ * head sees one more key, whose score is sinks[h] (not scaled) and whose value is 0.
  * One pass with online softmax; scores are never materialised.
  * 1e-5 relative to max |v| with f32 KV in float mode; otherwise products may be rounded to bf16:
  * 1e-2. */
@@ -157,6 +160,7 @@ struct paged_attention_args {
     struct tensor q_start;    /* i32 [n + 1, 1] */
     struct tensor kv_len;     /* i32 [n, 1] */
     struct tensor page_table; /* i32 [n, max_pages] */
+    struct tensor sinks;      /* [1, n_q]; buffer NULL: none */
     int32_t n_sequences;
     int32_t n_q_heads;
     int32_t window;

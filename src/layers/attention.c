@@ -19,7 +19,8 @@ void attention_forward(struct forward *f, const struct attention_layer *a,
                                                                .k_norm = a->k_norm,
                                                                .head_dim = a->head_dim,
                                                                .eps = a->eps,
-                                                               .plus_one = a->norm_plus_one});
+                                                               .plus_one = a->norm_plus_one,
+                                                               .norm_last = a->norm_last});
     device_kv_store(f->device, &(struct kv_store_args){
                                    .pages = a->pages, .k = k, .v = v, .slots = group->slots});
     device_paged_attention(f->device,

@@ -11,6 +11,7 @@ struct attention_layer {
     struct tensor q_norm, k_norm; /* [1, D]; buffer NULL: none */
     float eps;
     bool norm_plus_one;          /* the file holds w - 1 */
+    bool norm_last;              /* q and k are rotated first, then normed */
     int32_t n_heads, n_kv_heads; /* on this rank */
     int32_t head_dim;
     bool has_gate;  /* the result is multiplied by sigmoid(gate) */

@@ -119,13 +119,16 @@ static enum status load_attention(struct dense_model *m, struct loader *l, int32
     enum status status = loader_linear(l, qkv, 3, SHARD_COLUMNS, &a->qkv, error);
     if (status == OK)
         status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
+    const char *q_norm =
+        c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
+    const char *k_norm =
+        c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
     if (status == OK && c->has_qk_norm)
-        status =
-            loader_vector(l, layer_name(i, "self_attn.q_norm.weight").text, d, &a->q_norm, error);
+        status = loader_vector(l, layer_name(i, q_norm).text, d, &a->q_norm, error);
     if (status == OK && c->has_qk_norm)
-        status =
-            loader_vector(l, layer_name(i, "self_attn.k_norm.weight").text, d, &a->k_norm, error);
+        status = loader_vector(l, layer_name(i, k_norm).text, d, &a->k_norm, error);
     a->eps = c->eps;
+    a->norm_last = c->norm_last;
     a->n_heads = m->model.n_heads;
     a->n_kv_heads = m->model.n_kv_heads;
     a->head_dim = d;

@@ -16,6 +16,7 @@ struct dense_config {
     int32_t n_heads, n_kv_heads, head_dim; /* of the whole model */
     float eps;
     bool has_qkv_bias, has_o_bias, has_mlp_bias, has_qk_norm;
+    bool norm_last; /* Hunyuan: q and k are normed after RoPE, by other names */
     enum { HEAD_TIED, HEAD_OWN, HEAD_IF_PRESENT } head;
     int32_t window; /* of the layers that slide */
     bool is_sliding[DENSE_MAX_LAYERS];

@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const struct model_family llama_family, qwen2_family, qwen3_family;
+extern const struct model_family llama_family, qwen2_family, qwen3_family, hunyuan_dense_family;
 
-static const struct model_family *const families[] = {&llama_family, &qwen2_family, &qwen3_family};
+static const struct model_family *const families[] = {&llama_family, &qwen2_family, &qwen3_family,
+                                                      &hunyuan_dense_family};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 static const struct model_family *find_family(const char *model_type)

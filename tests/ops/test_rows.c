@@ -158,7 +158,8 @@ static void rope_case(struct device *twin, struct device *device, int32_t rows, 
                                      .angles = angles->tensor,
                                      .head_dim = dim,
                                      .eps = 1e-6f,
-                                     .plus_one = flags & 2};
+                                     .plus_one = flags & 2,
+                                     .norm_last = flags & 8};
     if (flags & 1)
         args.q_norm = args.k_norm = weight->tensor;
     device_qk_norm_rope(device, &args);
@@ -180,7 +181,7 @@ static void check_ropes(struct device *twin, struct device *device, uint64_t *st
                                       {256, 256}, {80, 32}, {64, 10}, {2, 2}};
     for (int i = 0; i < N_ROW_COUNTS; i++)
         for (int j = 0; j < 8; j++)
-            for (int flags = 0; flags < 8; flags++)
+            for (int flags = 0; flags < 16; flags++)
                 rope_case(twin, device, row_counts[i], dims[j][0], dims[j][1], flags, state);
 }
 
@@ -210,6 +211,40 @@ static void rope_turns_the_halves_of_a_head(void **test)
     free_matrix(twin, q);
     free_matrix(twin, k);
     free_matrix(twin, angles);
+    twin->table->close(twin);
+}
+
+/* Weights that differ tell the order: those of the places after the turn, or before it. */
+static void the_norm_comes_before_or_after_the_turn(void **test)
+{
+    (void)test;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    struct matrix *q = new_matrix(twin, DTYPE_F32, 1, 2, 0),
+                  *k = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    struct matrix *angles = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    struct matrix *weight = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    const float quarter[] = {0, 1}, weights[] = {2, 10};
+    memcpy(at(angles, 0), quarter, sizeof quarter);
+    memcpy(at(weight, 0), weights, sizeof weights);
+    for (int last = 0; last < 2; last++) {
+        for (int i = 0; i < 2; i++)
+            at(q, 0)[i] = at(k, 0)[i] = 3; /* 1 after the norm */
+        struct qk_norm_rope_args args = {.q = q->tensor,
+                                         .k = k->tensor,
+                                         .angles = angles->tensor,
+                                         .q_norm = weight->tensor,
+                                         .k_norm = weight->tensor,
+                                         .head_dim = 2,
+                                         .norm_last = last};
+        device_qk_norm_rope(twin, &args);
+        const float expected[2][2] = {{-10, 2}, {-2, 10}};
+        for (int i = 0; i < 2; i++)
+            assert_true(at(q, 0)[i] == expected[last][i] && at(k, 0)[i] == expected[last][i]);
+    }
+    free_matrix(twin, q);
+    free_matrix(twin, k);
+    free_matrix(twin, angles);
+    free_matrix(twin, weight);
     twin->table->close(twin);
 }
 
@@ -392,6 +427,7 @@ int main(void)
         cmocka_unit_test(rms_norm_of_all_levels_equals_the_twin),
         cmocka_unit_test(rms_norm_without_out_only_adds),
         cmocka_unit_test(rope_turns_the_halves_of_a_head),
+        cmocka_unit_test(the_norm_comes_before_or_after_the_turn),
         cmocka_unit_test(rope_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_survives_huge_and_broken_values),

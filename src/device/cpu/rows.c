@@ -159,7 +159,7 @@ void cpu_rope_angles(struct device *device, const struct rope_angles_args *args)
     for_rows(device, rope_angles_rows, args, args->out.rows, args->out.cols / 2 * ANGLE_COST);
 }
 
-/* Norm and rotation of each head of one row of q or of k. */
+/* Norm and rotation, in their order, of each head of one row of q or of k. */
 static void norm_rope_row(const struct row_kernels *kernels, const struct qk_norm_rope_args *args,
                           const struct tensor *heads, const struct tensor *weight, int row)
 {
@@ -167,10 +167,13 @@ static void norm_rope_row(const struct row_kernels *kernels, const struct qk_nor
     const float *angles = tensor_at(&args->angles, row);
     float *head = tensor_at(heads, row);
     for (int h = 0; h < heads->cols / dim; h++, head += dim) {
+        if (args->norm_last)
+            kernels->rotate(head, angles, args->angles.cols);
         if (weight->buffer)
             kernels->rms_norm(head, NULL, tensor_at(weight, 0), head, dim, args->eps,
                               args->plus_one ? 1.0f : 0.0f);
-        kernels->rotate(head, angles, args->angles.cols);
+        if (!args->norm_last)
+            kernels->rotate(head, angles, args->angles.cols);
     }
 }
 

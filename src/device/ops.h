@@ -53,6 +53,27 @@ struct kv_pages {
     struct kv_layout layout;
 };
 
+/* --- recurrent states ------------------------------------------------------------------------- */
+
+/* What a sequence keeps besides KV: per gated-delta layer a state [n_v_heads][k_dim][v_dim] and the
+ * last conv_rows pre-conv rows of conv_channels = 2 n_k_heads k_dim + n_v_heads v_dim values. On
+ * this rank. n_layers 0: the model keeps nothing. The bytes inside a slot are the device's affair.
+ */
+struct state_layout {
+    int32_t n_layers, n_v_heads, k_dim, v_dim, conv_channels, conv_rows;
+    enum dtype dtype; /* of the state: F32 or BF16 */
+};
+
+/* One layer's slots: n_slots * slot_bytes at `offset` of `buffer`; a slot holds one sequence's
+ * state after some token. */
+struct state_slots {
+    const struct buffer *buffer;
+    size_t offset;
+    size_t slot_bytes; /* from the device's state_slot_bytes */
+    int32_t n_slots;
+    struct state_layout layout;
+};
+
 /* --- argument structs ------------------------------------------------------------------------- */
 
 /* out[t] = table[ids[t]]. ids i32 [T, 1], each in [0, rows). Exact. */
@@ -143,6 +164,12 @@ struct gather_args {
     struct tensor out;  /* [n, H] */
 };
 
+/* Slot `to` = slot `from` of one layer. Exact. */
+struct state_copy_args {
+    struct state_slots slots;
+    int32_t from, to;
+};
+
 #define DEVICE_OPS(X)                                                                              \
     X(embed)                                                                                       \
     X(rms_norm)                                                                                    \
@@ -152,7 +179,8 @@ struct gather_args {
     X(kv_store)                                                                                    \
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
-    X(gather)
+    X(gather)                                                                                      \
+    X(state_copy)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -184,6 +212,9 @@ struct device_table {
     enum status (*attention_reserve)(struct device *, const struct kv_layout *layout,
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
+
+    /* Bytes of one layer's slot, a multiple of 64. */
+    size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

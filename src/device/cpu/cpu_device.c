@@ -139,6 +139,7 @@ static const struct device_table cpu_table = {
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .state_slot_bytes = cpu_state_slot_bytes,
     .sync = cpu_sync,
     .close = cpu_close,
 };

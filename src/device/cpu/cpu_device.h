@@ -68,4 +68,8 @@ enum status cpu_attention_reserve(struct device *device, const struct kv_layout 
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error);
 
+/* states.c */
+size_t cpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
+void cpu_state_copy(struct device *device, const struct state_copy_args *args);
+
 #endif

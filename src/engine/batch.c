@@ -78,6 +78,7 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
                          "the step is full: %d sequences, %d tokens and %d wanted rows at most",
                          b->max_sequences, b->max_tokens, b->max_want);
     int32_t start = cache->length[row], first = b->n_tokens, sequence = b->n_sequences;
+    int32_t state_in = kv_cache_state_in(cache, row);
     enum status status = kv_cache_extend(cache, row, start + n, error);
     if (status != OK)
         return status;
@@ -96,7 +97,7 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
     b->q_start[++b->n_sequences] = b->n_tokens;
     b->kv_len[sequence] = start + n;
     b->rows[sequence] = row;
-    b->state_in[sequence] = kv_cache_state_in(cache, row);
+    b->state_in[sequence] = state_in;
     b->state_out[sequence] = cache->rows[row].state;
     return OK;
 }

@@ -124,7 +124,8 @@ enum status kv_cache_extend(struct kv_cache *cache, int32_t row, int32_t new_len
 /* Forgets tokens from new_length on (a rejected draft, an edited chat). Allowed (see
  * kv_cache_can_truncate) is 0, and any length that keeps every window (tokens that have left one do
  * not come back) and does not end inside a shared page, into which the row must not write; with
- * recurrent states, which do not run backwards, only what was added since the last commit. */
+ * recurrent states, which do not run backwards, only what was added since the last commit and has
+ * not been run. */
 void kv_cache_truncate(struct kv_cache *cache, int32_t row, int32_t new_length);
 bool kv_cache_can_truncate(const struct kv_cache *cache, int32_t row, int32_t new_length);
 
@@ -177,7 +178,8 @@ void kv_cache_flush(struct kv_cache *cache);
 
 /* --- recurrent states ------------------------------------------------------------------------- */
 
-/* The slot that a row's next step reads, -1 for a zero state; it writes rows[row].state. */
+/* The slot that a step reads which adds tokens to the row as it is, -1 for a zero state. The step
+ * writes rows[row].state. */
 int32_t kv_cache_state_in(const struct kv_cache *cache, int32_t row);
 
 /* What a row's next step does besides. */

@@ -167,7 +167,7 @@ void kv_state_close(struct kv_cache *cache, int32_t row)
 int32_t kv_cache_state_in(const struct kv_cache *cache, int32_t row)
 {
     const struct kv_row *r = &cache->rows[row];
-    if (r->n_state == 0)
+    if (cache->length[row] == 0)
         return -1;
     return r->source >= 0 ? r->source : r->state;
 }

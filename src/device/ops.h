@@ -146,6 +146,13 @@ struct kv_store_args {
     struct tensor slots; /* i32 [T, 1] */
 };
 
+/* Copies whole pages of one layer, pair after pair in this order: page pairs[i, 1] becomes what
+ * page pairs[i, 0] is. Exact. */
+struct kv_copy_page_args {
+    struct kv_pages pages;
+    struct tensor pairs; /* i32 [n, 2] */
+};
+
 /* Ragged causal attention over pages. Sequence i owns rows q_start[i] .. q_start[i+1] of q; its new
  * tokens are the last ones of its kv_len[i] tokens, already stored. Row r at place p sees places
  * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
@@ -267,6 +274,7 @@ struct state_copy_args {
     X(rope_angles)                                                                                 \
     X(qk_norm_rope)                                                                                \
     X(kv_store)                                                                                    \
+    X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
     X(gather)                                                                                      \

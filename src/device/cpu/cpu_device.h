@@ -67,6 +67,7 @@ size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices
 
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);
+void cpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args);
 void cpu_paged_attention(struct device *device, const struct paged_attention_args *args);
 size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout);
 enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,

@@ -74,6 +74,7 @@ struct kv_pages {
 struct state_layout {
     int32_t n_layers, n_v_heads, k_dim, v_dim, conv_channels, conv_rows;
     enum dtype dtype; /* of the state: F32 or BF16 */
+    bool is_tiled;    /* value head j goes with key head j % n_k_heads, not j / (n_v / n_k) */
 };
 
 /* One layer's slots: n_slots * slot_bytes at `offset` of `buffer`; a slot holds one sequence's
@@ -125,8 +126,8 @@ struct rope_angles_args {
 };
 
 /* In place on q and k: per-head RMSNorm when a weight is given, then half-split RoPE on the first R
- * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes first.
- * 1e-5 relative to the head's norm. */
+ * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes
+ * first. 1e-5 relative to the head's norm. */
 struct qk_norm_rope_args {
     struct tensor q;      /* [T, n_q * D] */
     struct tensor k;      /* [T, n_kv * D] */
@@ -225,8 +226,9 @@ struct conv1d_update_args {
  *     g = -rate * softplus(a + dt_bias);  beta = sigmoid(b)
  *     S = e^g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q
  *
- * Value head j uses key head j / (n_v_heads / n_k_heads). Chunks of rows are computed together;
- * that changes nothing beyond 1e-5. Absolute 1e-5 * max |v|, also for the state. */
+ * Value head j uses key head j / (n_v_heads / n_k_heads), or as the layout says. Chunks of rows are
+ * computed together; that changes nothing beyond 1e-5. Absolute 1e-5 * max |v|, also for the state.
+ */
 struct gated_delta_args {
     struct state_slots slots;
     struct tensor qkv;     /* [T, conv_channels]: all q, all k, all v */

@@ -181,18 +181,25 @@ enum status loader_constant(struct loader *l, const float *values, int32_t n, st
     return OK;
 }
 
-enum status loader_vector(struct loader *l, const char *name, int32_t n, struct tensor *out,
-                          struct error *error)
+enum status loader_read_vector(struct loader *l, const char *name, int32_t n, float *values,
+                               struct error *error)
 {
     struct weight w;
     enum status status = find(l, name, "", 1, n, &w, error);
-    if (status != OK || l->is_counting)
-        return status != OK ? status : loader_constant(l, NULL, n, out, error);
+    if (status == OK && !l->is_counting)
+        weight_row_dequantize(&w, 0, values);
+    return status;
+}
+
+enum status loader_vector(struct loader *l, const char *name, int32_t n, struct tensor *out,
+                          struct error *error)
+{
     float *values = malloc((size_t)n * sizeof *values);
     if (!values)
         return error_memory(error, (size_t)n * sizeof *values);
-    weight_row_dequantize(&w, 0, values);
-    status = loader_constant(l, values, n, out, error);
+    enum status status = loader_read_vector(l, name, n, values, error);
+    if (status == OK)
+        status = loader_constant(l, values, n, out, error);
     free(values);
     return status;
 }

@@ -44,6 +44,10 @@ enum status loader_linear_rows(struct loader *loader, const struct linear_part *
                                const struct stored_rows *stored, int n_parts, enum shard shard,
                                struct linear_layer *out, struct error *error);
 
+/* Reads "NAME" into values [n]; nothing is read while counting. */
+enum status loader_read_vector(struct loader *loader, const char *name, int32_t n, float *values,
+                               struct error *error);
+
 /* Loads "NAME" as f32 [1, n]. */
 enum status loader_vector(struct loader *loader, const char *name, int32_t n, struct tensor *out,
                           struct error *error);

@@ -27,17 +27,18 @@ const struct delta_kernels *cpu_delta_kernels(enum cpu_isa isa)
 
 /* --- a worker's memory ------------------------------------------------------------------------ */
 
-/* A state, then q, k and delta of a chunk, then the kernel's own. */
-static size_t worker_floats(const struct state_layout *layout)
+/* A state, then q, k and delta of a chunk, then the kernel's own; each begins on 64 bytes. */
+static size_t state_floats(const struct state_layout *layout)
 {
-    size_t k = (size_t)layout->k_dim, v = (size_t)layout->v_dim;
-    size_t floats = k * v + DELTA_CHUNK * (2 * k + v);
-    return size_round_up(floats, 2) + delta_memory_floats(layout->k_dim, layout->v_dim);
+    return size_round_up((size_t)layout->k_dim * (size_t)layout->v_dim, 16);
 }
 
 static size_t worker_bytes(const struct state_layout *layout)
 {
-    return size_round_up(worker_floats(layout) * sizeof(float), 64);
+    size_t k = (size_t)layout->k_dim, v = (size_t)layout->v_dim;
+    size_t floats = state_floats(layout) + DELTA_CHUNK * (2 * k + v) +
+                    delta_memory_floats(layout->k_dim, layout->v_dim);
+    return size_round_up(floats * sizeof(float), 64);
 }
 
 enum status cpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
@@ -104,6 +105,12 @@ struct delta_run {
 static int32_t count_key_heads(const struct state_layout *layout)
 {
     return (layout->conv_channels - layout->n_v_heads * layout->v_dim) / (2 * layout->k_dim);
+}
+
+static int32_t key_head_of(const struct state_layout *layout, int32_t value)
+{
+    int32_t n_k_heads = count_key_heads(layout);
+    return layout->is_tiled ? value % n_k_heads : value / (layout->n_v_heads / n_k_heads);
 }
 
 static double softplus(double x)
@@ -190,16 +197,16 @@ static void delta_task(void *context, int task, int worker)
     const struct gated_delta_args *args = run->args;
     const struct state_slots *slots = &args->slots;
     const struct state_layout *layout = &slots->layout;
-    int32_t sequence = task / layout->n_v_heads, repeats = layout->n_v_heads / run->n_k_heads;
+    int32_t sequence = task / layout->n_v_heads;
     size_t k_floats = (size_t)DELTA_CHUNK * (size_t)layout->k_dim;
     float *memory =
         (float *)(void *)((char *)run->cpu->workspace.host + (size_t)worker * worker_bytes(layout));
     struct head head = {.value = task % layout->n_v_heads};
-    head.key = head.value / repeats;
-    head.writes_keys = head.value % repeats == 0;
+    head.key = key_head_of(layout, head.value);
+    head.writes_keys = head.value == 0 || key_head_of(layout, head.value - 1) < head.key;
     int32_t out = value_at(&args->state_out, sequence, 0);
     float *state = working_state(slots, out, head.value, memory);
-    head.q = memory + (size_t)layout->k_dim * (size_t)layout->v_dim;
+    head.q = memory + state_floats(layout);
     head.k = head.q + k_floats;
     memory = head.k + k_floats;
 
@@ -265,9 +272,8 @@ static void commit_task(void *context, int task, int worker)
     for (int32_t i = 0; i < value_at(&args->n_accepted, sequence, 0); i++) {
         const float *row = tensor_at(&args->tape, first + i);
         const float *keys = row + layout->n_v_heads * v_dim;
-        run->cpu->delta->replay(keys + head / (layout->n_v_heads / n_k_heads) * k_dim,
-                                row + head * v_dim, keys[n_k_heads * k_dim + head], state, k_dim,
-                                v_dim);
+        run->cpu->delta->replay(keys + key_head_of(layout, head) * k_dim, row + head * v_dim,
+                                keys[n_k_heads * k_dim + head], state, k_dim, v_dim);
     }
     store_state(run->cpu, slots, out, head, state);
 }

@@ -22,7 +22,8 @@ struct device;
 /* Which rows of a stored weight make a matrix: its row i is first + i / run * stride + i % run of
  * the stored ones. run 0: i. So parts that a file interleaves, head by head, are read apart. */
 struct row_pattern {
-    int32_t first, run, stride;
+    int64_t first;
+    int32_t run, stride;
 };
 
 static inline int64_t row_pattern_at(const struct row_pattern *p, int64_t i)
@@ -37,6 +38,7 @@ struct weight_slice {
     int64_t row, rows, col, cols;
     const float *bias;
     struct row_pattern pattern;
+    bool keeps_f32; /* the inputs are not rounded, in whatever mode the device is (routers) */
 };
 
 enum { LINEAR_MAX_PARTS = 4 };
@@ -47,6 +49,16 @@ struct linear;
 
 /* A table whose rows are looked up by id. Opaque outside the device. */
 struct embedding;
+
+/* One expert of a mixture: gate and up [I, H], down [H, I]. */
+struct expert_slices {
+    struct weight_slice gate, up, down;
+};
+
+enum { MOE_MAX_EXPERTS = 4096 };
+
+/* A device's own copy of the experts of a layer. Opaque outside the device. */
+struct experts;
 
 /* --- paged KV --------------------------------------------------------------------------------- */
 
@@ -263,6 +275,37 @@ struct gated_delta_commit_args {
     struct tensor state_out;  /* i32 [n, 1], may equal state_in */
 };
 
+/* The K experts with the largest logits of each row, largest first, of equal ones the lower; their
+ * weights are softmax(logits) over all experts or, if is_normalised, over the chosen ones (which is
+ * the same as dividing by the chosen ones' sum). Not a number counts as the smallest. Experts
+ * exact, weights relative 1e-5. */
+struct moe_route_args {
+    struct tensor logits;  /* [T, E], K <= E <= MOE_MAX_EXPERTS */
+    struct tensor experts; /* i32 [T, K] */
+    struct tensor weights; /* [T, K] */
+    bool is_normalised;
+};
+
+/* What a gated feed-forward block multiplies: silu(gate) * up, or gpt-oss's
+ * (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit). */
+enum activation { ACTIVATION_SILU, ACTIVATION_CLAMPED_SWIGLU };
+
+/* out[t] = sum_k weights[t, k] * FFN(experts[t, k], x[t]) + s * shared[t],
+ * FFN(e, v) = down_e act(gate_e v, up_e v); s = sigmoid(shared_gate[t]), 1 without a gate.
+ * The sum runs in the order of the experts' numbers, so that a row does not depend on the others.
+ * Each chosen expert's weights are read once for up to a thousand rows. Tolerance as linear's. */
+struct moe_ffn_args {
+    const struct experts *stack;
+    struct tensor x;           /* [T, H] */
+    struct tensor experts;     /* i32 [T, K], each in [0, E) */
+    struct tensor weights;     /* [T, K] */
+    struct tensor shared;      /* [T, H]; buffer NULL: none */
+    struct tensor shared_gate; /* [T, 1]; buffer NULL: none */
+    struct tensor out;         /* [T, H], may be x or shared */
+    enum activation activation;
+    float alpha, limit; /* of CLAMPED_SWIGLU */
+};
+
 /* Slot `to` = slot `from` of one layer. Exact. */
 struct state_copy_args {
     struct state_slots slots;
@@ -280,12 +323,14 @@ struct state_copy_args {
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
     X(gather)                                                                                      \
+    X(state_copy)                                                                                  \
+    X(moe_route)                                                                                   \
+    X(moe_ffn)                                                                                     \
     X(sigmoid_mul)                                                                                 \
     X(gated_norm)                                                                                  \
     X(conv1d_update)                                                                               \
     X(gated_delta)                                                                                 \
-    X(gated_delta_commit)                                                                          \
-    X(state_copy)
+    X(gated_delta_commit)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -305,6 +350,16 @@ struct device_table {
     void (*linear_free)(struct device *, struct linear *);
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
+
+    /* Copies experts that all have the same shape; afterwards their weights may be released.
+     * `max_rows` bounds T and `top_k` K of later calls. */
+    enum status (*experts_load)(struct device *, const struct expert_slices *experts,
+                                int32_t n_experts, int32_t top_k, int32_t max_rows,
+                                struct experts **out, struct error *);
+    void (*experts_free)(struct device *, struct experts *);
+    /* Bytes that experts_load would take. */
+    size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
+                            int32_t n_experts);
 
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,

@@ -51,6 +51,7 @@ void cpu_rms_norm(struct device *device, const struct rms_norm_args *args);
 void cpu_rope_angles(struct device *device, const struct rope_angles_args *args);
 void cpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args);
 void cpu_silu_mul(struct device *device, const struct silu_mul_args *args);
+void cpu_moe_route(struct device *device, const struct moe_route_args *args);
 void cpu_gather(struct device *device, const struct gather_args *args);
 void cpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args);
 void cpu_gated_norm(struct device *device, const struct gated_norm_args *args);
@@ -64,6 +65,15 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
                             int32_t max_rows, struct linear **out, struct error *error);
 void cpu_linear_free(struct device *device, struct linear *linear);
 size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+
+/* moe.c */
+void cpu_moe_ffn(struct device *device, const struct moe_ffn_args *args);
+enum status cpu_experts_load(struct device *device, const struct expert_slices *experts,
+                             int32_t n_experts, int32_t top_k, int32_t max_rows,
+                             struct experts **out, struct error *error);
+void cpu_experts_free(struct device *device, struct experts *experts);
+size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                         int32_t n_experts);
 
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);

@@ -71,11 +71,16 @@ static bool has_sparse_layers(const struct decoder_config *c)
     return found;
 }
 
-static enum status check_ranks(const struct decoder_config *c, const struct comm *comm,
+static enum status check_shape(const struct decoder_config *c, const struct comm *comm,
                                struct error *error)
 {
     int n = comm->n_ranks;
     bool kv_fits = c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        if (!c->is_sparse[i] && c->intermediate == 0)
+            return error_set(error, ERROR_INVALID,
+                             "the configuration lacks \"intermediate_size\", which layer %d needs",
+                             (int)i);
     int32_t dense = mlp_width(c), sparse = has_sparse_layers(c) ? c->moe.intermediate : 0;
     if (c->n_heads % n || !kv_fits || dense % n || sparse % n)
         return error_set(
@@ -90,7 +95,7 @@ enum status decoder_new(const struct decoder_config *c, const struct comm *comm,
                         struct error *error)
 {
     struct state_layout states;
-    enum status status = check_ranks(c, comm, error);
+    enum status status = check_shape(c, comm, error);
     if (status == OK)
         status = delta_net_states(&c->delta, comm, &states, error);
     if (status != OK)

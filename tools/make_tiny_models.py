@@ -34,11 +34,12 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config,
                           Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
 
+import tiny_hybrids
 from gguf_reference import load_model
 from gguf_writing import write_gguf
 
 ROUTING_GAP = 2e-4  # the tolerance of logits
-N_MIXTURE_TOKENS = 200  # enough for every expert to have some; a case's shorter sequences are its beginnings
+N_LONG_TOKENS = 200  # chunks of 64, experts; a case's shorter sequences are its beginnings
 N_TOKENS = 131  # not a multiple of a page, a block or a vector
 
 SMALL = {
@@ -154,6 +155,8 @@ MODELS |= {
     }, "bf16", {"experts": "switch"}),
 }
 
+MODELS |= tiny_hybrids.MODELS
+
 GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
 GGUF_LLAMA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 GGUF_WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 1}
@@ -205,6 +208,9 @@ def seed(name):
 def deviation(name, parameter, config):
     """(mean, standard deviation) of a random weight, by its role."""
     module, kind = name.split(".")[-2:]
+    own = tiny_hybrids.deviation(name, parameter) if config.model_type in tiny_hybrids.TYPES else None
+    if own:
+        return own
     if kind == "bias":
         return 0.0, 0.4
     if module in ("q_norm", "k_norm", "query_layernorm", "key_layernorm"):
@@ -217,13 +223,17 @@ def deviation(name, parameter, config):
     return 0.0, gain / math.sqrt(parameter.shape[-1])
 
 
-def random_model(name, config):
+def random_model(name, config, has_wrapper=False):
     """A float32 model with eager attention; weights depend on the name alone."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager",
-                                             dtype=torch.float32).eval()
+    options = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": torch.float32}
+    if has_wrapper:
+        config, model_class = tiny_hybrids.wrap(config)
+        model = model_class._from_config(config, **options).eval()
+    else:
+        model = AutoModelForCausalLM.from_config(config, **options).eval()
     generator = torch.Generator().manual_seed(seed(name))
     for key, parameter in model.named_parameters():
-        mean, std = deviation(key, parameter, config)
+        mean, std = deviation(key, parameter, config.get_text_config())
         parameter.data = mean + std * torch.randn(parameter.shape, generator=generator)
     model.tie_weights()
     return model
@@ -260,7 +270,7 @@ def routing_gap(model, tokens):
 def decisive_tokens(name, n_tokens, model):
     """Random tokens for which no rounding changes the choice of an expert."""
     for attempt in range(100):
-        tokens = random_tokens(name + "+" * attempt, n_tokens, model.config.vocab_size)
+        tokens = random_tokens(name + "+" * attempt, n_tokens, model.config.get_text_config().vocab_size)
         if routing_gap(model, tokens) > ROUTING_GAP:
             return tokens
     raise ValueError(f"{name}: some expert is always chosen by a hair, choose other ranges")
@@ -325,8 +335,8 @@ def write_experts(path, form):
 
 def check_reload(folder, model, tokens):
     """What was saved is what was computed."""
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                  experts_implementation="eager")
+    loaded = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                         experts_implementation="eager")
     if not torch.equal(logits_of(loaded.eval(), tokens), logits_of(model, tokens)):
         raise ValueError(f"{folder.name}: the saved checkpoint computes other logits")
 
@@ -361,15 +371,25 @@ def build_config(config_class, *layers):
 def make_checkpoint(output, name):
     config_class, keys, dtype, options = MODELS[name]
     folder = new_folder(output, name)
-    model = random_model(name, build_config(config_class, SMALL, keys))
+    model = random_model(name, build_config(config_class, SMALL, keys), "wrapper" in options)
     if dtype == "bf16":
         round_to_bf16(model)
-    n_tokens = N_MIXTURE_TOKENS if "experts" in options else N_TOKENS
+    if "mlx" in options:
+        tiny_hybrids.round_norms(model)
+    is_long = "experts" in options or name in tiny_hybrids.MODELS
+    n_tokens = N_LONG_TOKENS if is_long else N_TOKENS
     tokens = decisive_tokens(name, n_tokens, model)
+    if "mlx" in options:
+        tiny_hybrids.write_mlx(folder, model)
+        tiny_hybrids.check_mlx(folder, tokens, logits_of(model, tokens))
+        record(folder, ".", model, tokens)
+        return
     save_checkpoint(folder, model, dtype, options.get("max_shard_size", "5GB"))
     if options.get("old_config"):
         write_old_config(folder / "config.json")
     check_reload(folder, model, tokens)
+    if "wrapper" in options:
+        tiny_hybrids.add_mtp(folder / "model.safetensors")
     if options.get("experts", "single") != "single":
         write_experts(folder / "model.safetensors", options["experts"])
     record(folder, ".", model, tokens)

@@ -42,7 +42,7 @@ enum status random_weights_new(struct random_weights **out, const char *encoding
     *out = NULL;
     for (int i = 0; i < N_WEIGHT_ENCODINGS; i++) {
         const struct weight_encoding_info *info = weight_info((enum weight_encoding)i);
-        if (!info) /* its numbers are a weight's own */
+        if (!info->block) /* its numbers are a weight's own */
             continue;
         const char *name = info->name;
         str_printf(&known, "%s%s", i ? ", " : "", name);
@@ -92,7 +92,12 @@ bool random_weights_has(const struct json *config, const char *name)
 {
     if (strcmp(name, "lm_head.weight") == 0)
         return !json_bool(json_get(config, "tie_word_embeddings"), false);
-    return strcmp(name, "rope_freqs.weight") != 0 && !ends_with(name, ".bias");
+    /* Each expert is a weight of its own: a stack of all would be made for each of them. */
+    const char *experts = strstr(name, ".experts.");
+    if (strstr(name, "switch_mlp") || (experts && !strchr("0123456789", experts[9])))
+        return false;
+    return strcmp(name, "rope_freqs.weight") != 0 && !ends_with(name, ".bias") &&
+           !ends_with(name, ".linear_attn.A"); /* GGUF's form of A_log */
 }
 
 /* --- bytes ------------------------------------------------------------------------------------ */

@@ -123,6 +123,110 @@ static struct op_cost cost_gather(const struct device *device, const void *args)
     return (struct op_cost){.bytes = 2.0 * bytes_of(&a->out)};
 }
 
+static struct op_cost cost_kv_copy_page(const struct device *device, const void *args)
+{
+    const struct kv_copy_page_args *a = args;
+    double page = (double)device->table->kv_page_bytes(device, &a->pages.layout);
+    return (struct op_cost){.bytes = 2.0 * a->pairs.rows * page};
+}
+
+static struct op_cost cost_state_copy(const struct device *device, const void *args)
+{
+    const struct state_copy_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = 2.0 * (double)a->slots.slot_bytes};
+}
+
+static struct op_cost cost_moe_route(const struct device *device, const void *args)
+{
+    const struct moe_route_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits) + bytes_of(&a->experts) +
+                                     bytes_of(&a->weights)};
+}
+
+/* Experts that some row has chosen, each counted once. */
+static int32_t count_chosen(const struct tensor *experts)
+{
+    bool is_chosen[MOE_MAX_EXPERTS] = {false};
+    int32_t n = 0;
+    for (int32_t row = 0; row < experts->rows; row++) {
+        const int32_t *ids = tensor_at(experts, row);
+        for (int32_t k = 0; k < experts->cols; k++) {
+            n += !is_chosen[ids[k]];
+            is_chosen[ids[k]] = true;
+        }
+    }
+    return n;
+}
+
+struct op_cost profile_cost_moe_ffn(const struct device *device, const struct moe_ffn_args *a)
+{
+    int32_t inner;
+    double expert = (double)device->table->expert_size(a->stack, &inner);
+    return (struct op_cost){count_chosen(&a->experts) * expert + bytes_of(&a->x) +
+                                bytes_of(&a->shared) + bytes_of(&a->out),
+                            6.0 * a->x.rows * a->experts.cols * a->x.cols * inner};
+}
+
+static struct op_cost cost_moe_ffn(const struct device *device, const void *args)
+{
+    return profile_cost_moe_ffn(device, args);
+}
+
+static struct op_cost cost_sigmoid_mul(const struct device *device, const void *args)
+{
+    const struct sigmoid_mul_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->x) + bytes_of(&a->gate) + bytes_of(&a->out)};
+}
+
+static struct op_cost cost_gated_norm(const struct device *device, const void *args)
+{
+    const struct gated_norm_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->x) + bytes_of(&a->z) + bytes_of(&a->out)};
+}
+
+static struct op_cost cost_conv1d_update(const struct device *device, const void *args)
+{
+    const struct conv1d_update_args *a = args;
+    (void)device;
+    double slots = 2.0 * (a->q_start.rows - 1) * a->slots.layout.conv_rows * a->x.cols;
+    return (struct op_cost){bytes_of(&a->x) + bytes_of(&a->weight) + bytes_of(&a->out) +
+                                slots * sizeof(float),
+                            2.0 * a->x.rows * a->x.cols * a->weight.rows};
+}
+
+/* The state of each sequence is read and written once; a row decays it, reads it twice and adds to
+ * it: seven operations an element. */
+struct op_cost profile_cost_gated_delta(const struct device *device,
+                                        const struct gated_delta_args *a)
+{
+    const struct state_layout *l = &a->slots.layout;
+    double elements = (double)l->n_v_heads * l->k_dim * l->v_dim;
+    (void)device;
+    return (struct op_cost){2.0 * (a->q_start.rows - 1) * elements * (double)dtype_bytes(l->dtype) +
+                                bytes_of(&a->qkv) + bytes_of(&a->out) + bytes_of(&a->tape),
+                            7.0 * a->qkv.rows * elements};
+}
+
+static struct op_cost cost_gated_delta(const struct device *device, const void *args)
+{
+    return profile_cost_gated_delta(device, args);
+}
+
+static struct op_cost cost_gated_delta_commit(const struct device *device, const void *args)
+{
+    const struct gated_delta_commit_args *a = args;
+    const struct state_layout *l = &a->slots.layout;
+    double elements = (double)l->n_v_heads * l->k_dim * l->v_dim;
+    (void)device;
+    return (struct op_cost){2.0 * a->n_accepted.rows * elements * (double)dtype_bytes(l->dtype) +
+                                bytes_of(&a->x) + bytes_of(&a->tape),
+                            3.0 * a->x.rows * elements};
+}
+
 /* An op that is not in this list is measured in time alone. */
 typedef struct op_cost (*op_cost_function)(const struct device *device, const void *args);
 static const op_cost_function costs[N_OPS] = {
@@ -135,6 +239,15 @@ static const op_cost_function costs[N_OPS] = {
     [OP_paged_attention] = cost_paged_attention,
     [OP_silu_mul] = cost_silu_mul,
     [OP_gather] = cost_gather,
+    [OP_kv_copy_page] = cost_kv_copy_page,
+    [OP_state_copy] = cost_state_copy,
+    [OP_moe_route] = cost_moe_route,
+    [OP_moe_ffn] = cost_moe_ffn,
+    [OP_sigmoid_mul] = cost_sigmoid_mul,
+    [OP_gated_norm] = cost_gated_norm,
+    [OP_conv1d_update] = cost_conv1d_update,
+    [OP_gated_delta] = cost_gated_delta,
+    [OP_gated_delta_commit] = cost_gated_delta_commit,
 };
 
 bool profile_knows(int op)

@@ -46,5 +46,8 @@ struct op_cost {
 struct op_cost profile_cost_linear(const struct device *device, const struct linear_args *args);
 struct op_cost profile_cost_paged_attention(const struct device *device,
                                             const struct paged_attention_args *args);
+struct op_cost profile_cost_moe_ffn(const struct device *device, const struct moe_ffn_args *args);
+struct op_cost profile_cost_gated_delta(const struct device *device,
+                                        const struct gated_delta_args *args);
 
 #endif

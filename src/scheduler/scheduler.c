@@ -192,7 +192,7 @@ static void leave_row(struct scheduler *s, struct request *r)
 {
     if (r->row < 0)
         return;
-    kv_cache_close_row(s->cache, r->row);
+    kv_cache_leave_row(s->cache, r->row, r->tokens);
     r->row = -1;
     s->figures.n_running--;
     s->figures.n_waiting++;
@@ -343,7 +343,9 @@ static enum admission admit(struct scheduler *s, struct request *r)
     struct kv_prompt prompt = {.key = r->cache_key,
                                .tokens = r->tokens,
                                .n_tokens = r->n_tokens,
-                               .max_cached = r->n_tokens - 1};
+                               .max_cached = r->n_tokens - 1,
+                               .marks = r->marks,
+                               .n_marks = r->n_marks};
     struct kv_match match = kv_cache_match(s->cache, &prompt);
     if (match.pending_length > match.length)
         return WAITS_FOR_PREFIX; /* another row is computing it */
@@ -403,6 +405,8 @@ static void make_batch(struct scheduler *s)
     add_prefills(s);
     if (s->options.policy == POLICY_PREFILL_FIRST && s->batch.n_tokens == 0)
         add_decodes(s);
+    if (s->batch.n_tokens > 0)
+        batch_finish(&s->batch, s->cache);
 }
 
 /* --- after the step --------------------------------------------------------------------------- */

@@ -52,7 +52,8 @@ struct model {
     struct linear **linears;
     struct buffer **buffers;
     struct embedding **embeddings;
-    int32_t n_linears, n_buffers, n_embeddings;
+    struct experts **experts; /* of one layer each */
+    int32_t n_linears, n_buffers, n_embeddings, n_experts;
 };
 
 /* The family that serves this configuration, or ERROR_UNSUPPORTED with the list of those there are.

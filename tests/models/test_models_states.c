@@ -236,7 +236,7 @@ static void submit_random(struct world *w, uint64_t uid, struct live *history)
 
 static void check_interleavings(const struct model_case *c)
 {
-    struct world *w = new_world(c, CONTEXT / PAGE + 4, 9);
+    struct world *w = new_world(c, CONTEXT / PAGE + 1, 9);
     struct live history = {0};
     uint64_t uid = 0;
     srand(5);

@@ -17,6 +17,7 @@ struct bench {
     struct model_options options; /* threads, activations, kv_cache_dtype */
     const char *rows_text, *quantization, *output_file;
     struct int_list rows;
+    int n_experts, top_k;
     int n, k, batch_size, context_len, n_heads, n_kv_heads, head_dim, window, runs;
     bool is_json;
     struct device *device;
@@ -26,14 +27,17 @@ struct bench {
 };
 
 /* One op, prepared for `rows` rows. Buffers are the harness's to free. */
-enum { MAX_BUFFERS = 8 };
+enum { MAX_BUFFERS = 12 };
 struct prepared {
     struct buffer buffers[MAX_BUFFERS];
     int n_buffers;
     struct linear *linears[MAX_COPIES]; /* copies, so that weights come from memory */
     int n_copies;
     struct linear_args linear;
+    struct experts *experts;
+    struct moe_ffn_args moe;
     struct paged_attention_args attention;
+    struct gated_delta_args delta;
     struct op_cost cost;
     enum arithmetic arithmetic;
 };
@@ -75,8 +79,16 @@ static void release(struct bench *b, struct prepared *p)
 {
     for (int i = 0; i < p->n_copies; i++)
         b->device->table->linear_free(b->device, p->linears[i]);
+    if (p->experts)
+        b->device->table->experts_free(b->device, p->experts);
     for (int i = 0; i < p->n_buffers; i++)
         b->device->table->buffer_free(b->device, &p->buffers[i]);
+}
+
+/* What quantized weights are multiplied in. */
+static enum arithmetic linear_arithmetic(const struct bench *b)
+{
+    return cpu_device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
 }
 
 /* --- linear ----------------------------------------------------------------------------------- */
@@ -112,8 +124,7 @@ static enum status prepare_linear(struct bench *b, struct prepared *p, int32_t r
         return status;
     p->linear.linear = p->linears[0];
     p->cost = profile_cost_linear(b->device, &p->linear);
-    p->arithmetic =
-        cpu_device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
+    p->arithmetic = linear_arithmetic(b);
     return OK;
 }
 
@@ -236,10 +247,185 @@ static void describe_attention(const struct bench *b, struct report *r)
     report_int(r, "window", b->window ? "window" : NULL, b->window);
 }
 
+/* --- mixture of experts ----------------------------------------------------------------------- */
+
+static enum status new_slice(struct bench *b, const char *part, int32_t e, int32_t rows,
+                             int32_t cols, struct weight_slice *out, struct error *error)
+{
+    char name[48];
+    snprintf(name, sizeof name, "experts.%d.%s", (int)e, part);
+    *out = (struct weight_slice){.rows = rows, .cols = cols};
+    return random_weights_make(b->weights, name, rows, cols, true, &out->weight, error);
+}
+
+static enum status load_experts(struct bench *b, struct prepared *p, int32_t rows,
+                                struct error *error)
+{
+    struct expert_slices *slices = calloc((size_t)b->n_experts, sizeof *slices);
+    enum status status =
+        slices ? OK : error_memory(error, (unsigned long long)b->n_experts * sizeof *slices);
+    for (int32_t e = 0; status == OK && e < b->n_experts; e++) {
+        status = new_slice(b, "gate", e, b->n, b->k, &slices[e].gate, error);
+        if (status == OK)
+            status = new_slice(b, "up", e, b->n, b->k, &slices[e].up, error);
+        if (status == OK)
+            status = new_slice(b, "down", e, b->k, b->n, &slices[e].down, error);
+    }
+    if (status == OK)
+        status = b->device->table->experts_load(b->device, slices, b->n_experts, b->top_k, rows,
+                                                &p->experts, error);
+    for (int32_t e = 0; slices && e < b->n_experts; e++) {
+        random_weights_release(b->weights, slices[e].gate.weight.data);
+        random_weights_release(b->weights, slices[e].up.weight.data);
+        random_weights_release(b->weights, slices[e].down.weight.data);
+    }
+    free(slices);
+    return status;
+}
+
+/* Each row chooses K neighbouring experts, beginning somewhere. */
+static enum status prepare_moe(struct bench *b, struct prepared *p, int32_t rows,
+                               struct error *error)
+{
+    struct moe_ffn_args *a = &p->moe;
+    if (b->top_k > b->n_experts)
+        return error_set(error, ERROR_INVALID,
+                         "--top-k %d is more than the %d experts of --num-experts", b->top_k,
+                         b->n_experts);
+    enum status status = load_experts(b, p, rows, error);
+    if (status == OK)
+        status = new_values(b, p, rows, b->k, &a->x, error);
+    if (status == OK)
+        status = new_values(b, p, rows, b->top_k, &a->weights, error);
+    if (status == OK)
+        status = new_tensor(b, p, rows, b->top_k, DTYPE_I32, &a->experts, error);
+    if (status == OK)
+        status = new_tensor(b, p, rows, b->k, DTYPE_F32, &a->out, error);
+    if (status != OK)
+        return status;
+    for (int32_t row = 0; row < rows; row++) {
+        int32_t *ids = tensor_at(&a->experts, row),
+                first = rng_int(&b->random, 0, b->n_experts - 1);
+        for (int32_t i = 0; i < b->top_k; i++)
+            ids[i] = (first + i) % b->n_experts;
+    }
+    a->stack = p->experts;
+    p->cost = profile_cost_moe_ffn(b->device, a);
+    p->arithmetic = linear_arithmetic(b);
+    return OK;
+}
+
+static void call_moe(struct bench *b, struct prepared *p, int i)
+{
+    (void)i;
+    device_moe_ffn(b->device, &p->moe);
+}
+
+static void describe_moe(const struct bench *b, struct report *r)
+{
+    report_int(r, "n_experts", "experts", b->n_experts);
+    report_int(r, "top_k", "experts of a row", b->top_k);
+    describe_linear(b, r);
+}
+
+/* --- gated delta rule ------------------------------------------------------------------------- */
+
+static enum status fill_states(struct bench *b, struct prepared *p, int32_t rows,
+                               struct error *error)
+{
+    struct gated_delta_args *a = &p->delta;
+    enum status status = new_tensor(b, p, b->batch_size + 1, 1, DTYPE_I32, &a->q_start, error);
+    if (status == OK)
+        status = new_tensor(b, p, b->batch_size, 1, DTYPE_I32, &a->state_in, error);
+    if (status != OK)
+        return status;
+    int32_t *q_start = tensor_at(&a->q_start, 0), *slots = tensor_at(&a->state_in, 0);
+    for (int32_t i = 0; i < b->batch_size; i++) {
+        q_start[i + 1] = (i + 1) * rows;
+        slots[i] = i;
+    }
+    a->state_out = a->state_in;
+    a->snapshots = (struct tensor){.buffer = a->state_in.buffer, .dtype = DTYPE_I32, .cols = 2};
+    return OK;
+}
+
+static enum status fill_delta(struct bench *b, struct prepared *p, int32_t rows,
+                              const struct state_layout *layout, struct error *error)
+{
+    struct gated_delta_args *a = &p->delta;
+    int32_t n_rows = rows * b->batch_size;
+    enum status status = new_values(b, p, n_rows, layout->conv_channels, &a->qkv, error);
+    if (status == OK)
+        status = new_values(b, p, n_rows, b->n_heads, &a->a, error);
+    if (status == OK)
+        status = new_values(b, p, n_rows, b->n_heads, &a->b, error);
+    if (status == OK)
+        status = new_values(b, p, 1, b->n_heads, &a->rate, error);
+    if (status == OK)
+        status = new_values(b, p, 1, b->n_heads, &a->dt_bias, error);
+    if (status == OK)
+        status = new_tensor(b, p, n_rows, b->n_heads * b->head_dim, DTYPE_F32, &a->out, error);
+    if (status == OK)
+        status = fill_states(b, p, rows, error);
+    float *rates = status == OK ? tensor_at(&a->rate, 0) : NULL;
+    for (int32_t i = 0; rates && i < b->n_heads; i++)
+        rates[i] = rates[i] * rates[i]; /* states decay */
+    return status;
+}
+
+static enum status prepare_delta(struct bench *b, struct prepared *p, int32_t rows,
+                                 struct error *error)
+{
+    struct state_layout layout = {.n_layers = 1,
+                                  .n_v_heads = b->n_heads,
+                                  .k_dim = b->head_dim,
+                                  .v_dim = b->head_dim,
+                                  .conv_channels = (2 * b->n_kv_heads + b->n_heads) * b->head_dim,
+                                  .conv_rows = 3,
+                                  .dtype = DTYPE_F32};
+    if (b->n_heads % b->n_kv_heads)
+        return error_set(error, ERROR_INVALID, "%d value heads are no multiple of %d key heads",
+                         b->n_heads, b->n_kv_heads);
+    const struct device_table *table = b->device->table;
+    size_t slot_bytes = table->state_slot_bytes(b->device, &layout);
+    enum status status = table->gated_delta_reserve(b->device, &layout, error);
+    if (status == OK)
+        status = table->buffer_alloc(b->device, slot_bytes * (size_t)b->batch_size,
+                                     &p->buffers[p->n_buffers], error);
+    if (status != OK)
+        return status;
+    p->delta.slots = (struct state_slots){.buffer = &p->buffers[p->n_buffers++],
+                                          .slot_bytes = slot_bytes,
+                                          .n_slots = b->batch_size,
+                                          .layout = layout};
+    status = fill_delta(b, p, rows, &layout, error);
+    if (status == OK)
+        p->cost = profile_cost_gated_delta(b->device, &p->delta);
+    p->arithmetic = ARITHMETIC_F32;
+    return status;
+}
+
+static void call_delta(struct bench *b, struct prepared *p, int i)
+{
+    (void)i;
+    device_gated_delta(b->device, &p->delta);
+}
+
+static void describe_delta(const struct bench *b, struct report *r)
+{
+    report_int(r, "batch_size", "sequences", b->batch_size);
+    report_int(r, "n_heads", "value heads", b->n_heads);
+    report_int(r, "n_kv_heads", "key heads", b->n_kv_heads);
+    report_int(r, "head_dim", "dimensions of a head", b->head_dim);
+}
+
 static const struct op_bench ops[] = {
     {"linear", "rows times a weight [n, k]", prepare_linear, call_linear, describe_linear},
     {"attention", "rows of each sequence over its cached context", prepare_attention,
      call_attention, describe_attention},
+    {"moe", "rows through the experts they chose", prepare_moe, call_moe, describe_moe},
+    {"gdn", "the gated delta rule over rows of each sequence", prepare_delta, call_delta,
+     describe_delta},
 };
 enum { N_OPS = sizeof ops / sizeof ops[0] };
 
@@ -350,23 +536,30 @@ int command_bench_ops(int argc, char **argv)
                       .n_heads = 16,
                       .n_kv_heads = 8,
                       .head_dim = 128,
+                      .n_experts = 64,
+                      .top_k = 8,
                       .runs = 7,
                       .random = 1};
     const struct option options[] = {
         {"--rows", "--m", OPTION_STRING, &b.rows_text, "T,...", 0, 0,
          "token rows; of each sequence for attention"},
-        {"--n", NULL, OPTION_INT, &b.n, "N", 1, 1 << 20, "linear: outputs"},
-        {"--k", NULL, OPTION_INT, &b.k, "K", 1, 1 << 20, "linear: inputs"},
+        {"--n", NULL, OPTION_INT, &b.n, "N", 1, 1 << 20,
+         "linear: outputs; moe: an expert's inner width"},
+        {"--k", NULL, OPTION_INT, &b.k, "K", 1, 1 << 20, "linear, moe: inputs"},
         {"--quantization", NULL, OPTION_STRING, &b.quantization, "TYPE", 0, 0,
-         "linear: type of the weights"},
-        {"--batch-size", NULL, OPTION_INT, &b.batch_size, "N", 1, 1024, "attention: sequences"},
+         "linear, moe: type of the weights"},
+        {"--batch-size", NULL, OPTION_INT, &b.batch_size, "N", 1, 1024,
+         "attention, gdn: sequences"},
         {"--context-len", NULL, OPTION_INT, &b.context_len, "TOKENS", 1, 1 << 20,
          "attention: tokens of each sequence"},
-        {"--num-heads", NULL, OPTION_INT, &b.n_heads, "N", 1, 1024, "attention: query heads"},
+        {"--num-heads", NULL, OPTION_INT, &b.n_heads, "N", 1, 1024,
+         "attention: query heads; gdn: value heads"},
         {"--num-kv-heads", NULL, OPTION_INT, &b.n_kv_heads, "N", 1, 1024,
-         "attention: key-value heads"},
+         "attention: key-value heads; gdn: key heads"},
         {"--head-dim", NULL, OPTION_INT, &b.head_dim, "N", 1, 1024,
-         "attention: dimensions of a head"},
+         "attention, gdn: dimensions of a head"},
+        {"--num-experts", NULL, OPTION_INT, &b.n_experts, "N", 1, MOE_MAX_EXPERTS, "moe: experts"},
+        {"--top-k", NULL, OPTION_INT, &b.top_k, "K", 1, MOE_MAX_EXPERTS, "moe: experts of a row"},
         {"--window", NULL, OPTION_INT, &b.window, "TOKENS", 0, 1 << 20, "attention: 0: all tokens"},
         {"--threads", NULL, OPTION_INT, &b.options.threads, "N", 0, 1024,
          "threads; 0: all processors"},
@@ -379,7 +572,7 @@ int command_bench_ops(int argc, char **argv)
          "append lines of JSON"},
         {"--json", NULL, OPTION_FLAG, &b.is_json, NULL, 0, 0, "print lines of JSON"},
     };
-    struct command_line line = {.usage = "csgl bench_ops linear|attention [options]",
+    struct command_line line = {.usage = "csgl bench_ops linear|attention|moe|gdn [options]",
                                 .about = "Times one op against what the machine can do.",
                                 .options = options,
                                 .n_options = sizeof options / sizeof options[0],

@@ -195,7 +195,7 @@ static void report_contexts(struct report *r, const struct plan *p)
 {
     static const int batches[N_BATCHES] = {1, 2, 4, 8, 16, 32, 64};
     const struct memory_plan *m = &p->memory;
-    uint64_t room = m->budget - m->weights - m->workspace;
+    uint64_t room = m->budget - m->weights - m->workspace - m->states;
     struct str json = {0};
     if (p->request.kv_cache_bytes && p->request.kv_cache_bytes < room)
         room = p->request.kv_cache_bytes;
@@ -236,7 +236,12 @@ static enum status tell(const struct plan *p, struct error *error)
     report_text(&r, "kv_cache_dtype", "KV cache's type", dtype_name(m->layout.dtype));
     add_size(&r, "kv_bytes", "KV cache that is planned", m->kv);
     report_int(&r, "context_length", "context of a sequence, tokens", m->context_length);
-    add_size(&r, "total_bytes", "in all", m->weights + m->workspace + m->kv);
+    if (m->n_states > 0) {
+        add_size(&r, "state_bytes_per_sequence", "recurrent state of a sequence",
+                 m->states / (uint64_t)m->n_states);
+        add_size(&r, "state_bytes", "recurrent states and snapshots", m->states);
+    }
+    add_size(&r, "total_bytes", "in all", m->weights + m->workspace + m->kv + m->states);
     add_size(&r, "budget_bytes", "may be used", m->budget);
     report_contexts(&r, p);
     enum status status = report_finish(&r, p->is_json, NULL, error);

@@ -89,7 +89,8 @@ def test_one_batch_profile_of_some_steps(csgl, config, tmp_path):
 
 # --- random weights ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("quantization", ["bf16", "f16", "Q4_0", "q8_0", "Q4_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("quantization", ["bf16", "f16", "Q4_0", "q8_0", "Q4_K", "Q6_K", "MXFP4",
+                                         "mlx_q4", "mlx_q8"])
 def test_random_weights_generate_and_repeat(csgl, tmp_path, quantization):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 256}))
     command = ("generate", "--random-weights", tmp_path, "--quantization", quantization, "--temperature", "0",
@@ -97,6 +98,24 @@ def test_random_weights_generate_and_repeat(csgl, tmp_path, quantization):
     first, second = (json.loads(csgl(*command).stdout) for _ in range(2))
     assert len(first["tokens"]) == 6 and first["tokens"] == second["tokens"]
     assert first["usage"]["prompt_tokens"] == 5  # bytes
+
+
+MOE = {**CONFIG, "model_type": "qwen3_moe", "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
+       "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+@pytest.mark.parametrize("shape, word", [("moe", "moe_ffn"), ("recurrent", "gated_delta")])
+def test_random_weights_of_other_families(csgl, tmp_path, shape, word):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MOE) if shape == "moe"
+                    else (ROOT / "tests/models/qwen3_5_kernel2/config.json").read_text())
+    result = csgl("bench_one_batch", "--random-weights", path, "--input-len", "8", "--output-len", "2", "--runs", "1",
+                  "--profile", "--profile-output", tmp_path / "trace.json")
+    assert result.returncode == 0, result.stderr
+    assert word in result.stdout
+    plan = lines_of(csgl("plan", path, "--json"))[0]
+    assert plan["weight_bytes"] == sum(plan["layer_bytes"]) + plan["outside_bytes"]
+    assert ("state_bytes" in plan) == (shape == "recurrent")
 
 
 @pytest.mark.parametrize("arguments, word", [
@@ -305,6 +324,9 @@ def test_plan_is_what_loading_takes(csgl):
 
 @pytest.mark.parametrize("op, arguments", [("linear", ("--n", "64", "--k", "128", "--quantization", "bf16")),
                                            ("linear", ("--n", "64", "--k", "256", "--quantization", "Q4_K")),
+                                           ("moe", ("--n", "64", "--k", "128", "--num-experts", "4", "--top-k", "2")),
+                                           ("gdn", ("--num-heads", "4", "--num-kv-heads", "2", "--head-dim", "32",
+                                                    "--batch-size", "2")),
                                            ("attention", ("--context-len", "64", "--num-heads", "4",
                                                           "--num-kv-heads", "2", "--head-dim", "32"))])
 def test_bench_ops(csgl, op, arguments):

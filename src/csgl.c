@@ -68,10 +68,9 @@ static enum status check_config(const struct csgl_config *c, struct error *error
         c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32 ||
         c->mamba_ssm_dtype < CSGL_STATE_AUTO || c->mamba_ssm_dtype > CSGL_STATE_BF16)
         return error_set(error, ERROR_INVALID,
-                         "activations or kv_cache_dtype is not one of csgl.h");
+                         "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");
     if (c->quantization < CSGL_QUANTIZATION_NONE || c->quantization > CSGL_QUANTIZATION_MLX_Q8)
         return error_set(error, ERROR_INVALID, "quantization is not one of csgl.h");
-                         "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");
     return OK;
 }
 

@@ -350,9 +350,11 @@ def write_old_config(path):
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    if not config["model_type"].startswith("hunyuan"):  # whose files state it
+    if not config["model_type"].startswith(("hunyuan", "qwen3_next")):  # whose files state it
         config.pop("head_dim", None)
-    config.pop("layer_types", None)
+    types = config.pop("layer_types", [])
+    if tiny_hybrids.LINEAR in types:
+        config["full_attention_interval"] = tiny_hybrids.interval(types)
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -144,6 +144,10 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
         enum status status = plan_states(p, r, room, error);
         if (status != OK)
             return status;
+    } else if (r->n_states > 0 || r->state_bytes > 0 || r->state_dtype != DTYPE_F32) {
+        return error_set(error, ERROR_INVALID,
+                         "this model has no recurrent layers; leave out --num-mamba-slots, "
+                         "--mamba-cache-gb and --mamba-ssm-dtype");
     }
     return plan_kv(p, model, r, room - p->states, error);
 }

@@ -44,6 +44,7 @@ struct kv_row {
     /* A prompt in prefill, for those who wait for it: borrowed, NULL once it is committed. */
     const int32_t *prompt;
     int32_t n_prompt_pages, n_committed_pages;
+    int32_t n_kv_hit; /* tokens whose K and V the tree had when the row was opened */
     /* Recurrent state: */
     int32_t state;   /* the row's own slot; -1 in a cache without states */
     int32_t n_state; /* tokens whose state is known: in `source` if that is >= 0, else in `state` */
@@ -59,11 +60,9 @@ struct kv_page_copy {
 };
 
 struct kv_statistics {
-    uint64_t prompt_tokens; /* of all rows opened with a prompt */
-    uint64_t hit_tokens;    /* of these, not to be computed again */
-    uint64_t kv_hit_tokens; /* of these, those whose K and V the tree had; with recurrent states
-                             * only those up to a snapshot are hits */
-    uint64_t evicted_pages; /* over all groups */
+    uint64_t prompt_tokens;                /* of all rows opened with a prompt */
+    uint64_t hit_tokens;                   /* of these, not to be computed again */
+    uint64_t evicted_pages;                /* over all groups */
     uint64_t snapshots, evicted_snapshots; /* made; dropped to make room */
     uint64_t copied_pages; /* part-filled pages, for snapshots and for rows that continue there */
 };

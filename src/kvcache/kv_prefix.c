@@ -152,6 +152,7 @@ int32_t kv_cache_open_prompt(struct kv_cache *cache, const struct kv_prompt *pro
     }
     struct kv_row *r = &cache->rows[row];
     r->key = prompt->key;
+    r->n_kv_hit = n_kv;
     r->node = node;
     install(cache, row, &match);
     if (snapshot >= 0 && !kv_state_open(cache, row, snapshot)) {
@@ -166,7 +167,6 @@ int32_t kv_cache_open_prompt(struct kv_cache *cache, const struct kv_prompt *pro
         mark_prompt(cache, row, prompt, n_kv);
     cache->statistics.prompt_tokens += (uint64_t)prompt->n_tokens;
     cache->statistics.hit_tokens += (uint64_t)cache->length[row];
-    cache->statistics.kv_hit_tokens += (uint64_t)n_kv;
     return row;
 }
 

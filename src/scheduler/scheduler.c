@@ -328,6 +328,8 @@ static enum admission admit(struct scheduler *s, struct request *r)
         r->n_cached = n_cached;
     }
     s->figures.cached_tokens += (uint64_t)n_cached;
+    s->figures.kv_hit_tokens += (uint64_t)s->cache->rows[r->row].n_kv_hit;
+    s->figures.snapshot_hit_tokens += kv_cache_has_states(s->cache) ? (uint64_t)n_cached : 0;
     s->figures.n_running++;
     s->figures.n_waiting--;
     return ADMITTED;

@@ -300,7 +300,8 @@ static void compare_all(struct devices *devices, const struct shape *shape, uint
                  "device %d: heads %d x %d, dim %d, page %d, window %d, sinks %g, %s, "
                  "sequences %d, q %d, kv %d",
                  i, shape->n_kv_heads, shape->group, shape->dim, shape->page_size, shape->window,
-                 (double)shape->sinks, dtype_name(shape->dtype), shape->n_sequences, shape->q_len[0], shape->kv_len[0]);
+                 (double)shape->sinks, dtype_name(shape->dtype), shape->n_sequences,
+                 shape->q_len[0], shape->kv_len[0]);
         assert_int_equal(b->pages.bytes, twin->pages.bytes);
         if (memcmp(b->pages.host, twin->pages.host, b->pages.bytes) != 0)
             fail_msg("%s: the pages differ", what);
@@ -432,7 +433,14 @@ static void a_copied_page_reads_like_the_first(void **test)
     (void)test;
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         struct device *device = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
-        struct shape shape = {2, 2, 32, 16, 0, dtype, 1, {5}, {43}};
+        struct shape shape = {.n_kv_heads = 2,
+                              .group = 2,
+                              .dim = 32,
+                              .page_size = 16,
+                              .dtype = dtype,
+                              .n_sequences = 1,
+                              .q_len = {5},
+                              .kv_len = {43}};
         struct bench *b = open_bench(device, &shape, 91);
         attend(b);
         struct matrix *before = b->out, *pairs = new_matrix(device, DTYPE_I32, 4, 2, 0);

@@ -20,14 +20,16 @@ enum {
     MAX_RUNNING = 8,
     CONTEXT = 400,
     MAX_LIVE = 64,
+    WINDOW = 10, /* of the second group */
     EOS = 7
 };
 
 /* --- the executor ----------------------------------------------------------------------------- */
 
 struct fake {
-    uint64_t kv[MAX_PAGES * PAGE]; /* the hash of a slot's token and all before it */
-    uint64_t states[MAX_STATES];   /* the same of all tokens so far, another hash */
+    uint64_t kv[2][MAX_PAGES * PAGE]; /* the hash of a slot's token and all before it */
+    uint64_t states[MAX_STATES];      /* the same of all tokens so far, another hash */
+    bool fails;                       /* half way: the states are written and nothing else is */
 };
 
 static uint64_t mix(uint64_t hash, int32_t token)
@@ -42,9 +44,15 @@ static uint64_t mix_state(uint64_t hash, int32_t token)
     return hash ^ hash >> 32;
 }
 
-static int32_t next_token(uint64_t kv, uint64_t state)
+/* The first position that a token at `position` sees in a group. */
+static int32_t first_seen(int32_t g, int32_t position)
 {
-    return (int32_t)((kv ^ state * 3) % VOCAB);
+    return g == 0 || position < WINDOW ? 0 : position - WINDOW + 1;
+}
+
+static int32_t next_token(uint64_t seen, uint64_t state)
+{
+    return (int32_t)((seen ^ seen >> 31 ^ state * 3) % VOCAB);
 }
 
 /* A slot that is written is no other sequence's, and no snapshot's but its own. */
@@ -66,30 +74,55 @@ static void check_slots(const struct batch *b)
             assert_false(is_written[b->state_in[i]]);
 }
 
+static void copy_pages(struct fake *fake, const struct batch *b)
+{
+    for (int32_t g = 0; g < b->n_groups; g++)
+        for (int32_t i = 0; i < b->n_copies; i++)
+            memmove(fake->kv[g] + b->copies[g][2 * i + 1] * PAGE,
+                    fake->kv[g] + b->copies[g][2 * i] * PAGE, PAGE * sizeof *fake->kv[g]);
+}
+
+/* What all the slots that a token of sequence i sees hold, in all groups. */
+static uint64_t look_back(const struct fake *fake, const struct batch *b, int32_t i,
+                          int32_t position)
+{
+    uint64_t sum = 0;
+    for (int32_t g = 0; g < b->n_groups; g++) {
+        const int32_t *pages = b->page_table[g] + (size_t)i * (size_t)b->max_pages;
+        for (int32_t p = first_seen(g, position); p <= position; p++)
+            sum = sum * 3 + fake->kv[g][pages[p / PAGE] * PAGE + p % PAGE];
+    }
+    return sum;
+}
+
 static enum status fake_run(void *context, const struct batch *b, const struct draw *draws,
                             struct sample *out, struct error *error)
 {
     struct fake *fake = context;
     int32_t n_wanted = 0, n_snapshots = 0;
     (void)draws;
-    (void)error;
     check_slots(b);
-    for (int32_t i = 0; i < b->n_copies; i++)
-        memmove(fake->kv + b->copies[0][2 * i + 1] * PAGE, fake->kv + b->copies[0][2 * i] * PAGE,
-                PAGE * sizeof *fake->kv);
+    for (int32_t i = 0; fake->fails && i < b->n_sequences; i++)
+        fake->states[b->state_out[i]] = 0;
+    if (fake->fails)
+        return error_set(error, ERROR_IO, "the device is gone");
+    copy_pages(fake, b);
     for (int32_t i = 0; i < b->n_sequences; i++) {
         const int32_t *pages = b->page_table[0] + (size_t)i * (size_t)b->max_pages;
         uint64_t state = b->state_in[i] >= 0 ? fake->states[b->state_in[i]] : 1;
         for (int32_t t = b->q_start[i]; t < b->q_start[i + 1]; t++) {
             int32_t position = b->positions[t], before = position - 1;
-            uint64_t hash =
-                position > 0 ? fake->kv[pages[before / PAGE] * PAGE + before % PAGE] : 1;
-            fake->kv[b->slots[0][t]] = hash = mix(hash, b->tokens[t]);
+            uint64_t hash = 1;
+            if (position > 0)
+                hash = fake->kv[0][pages[before / PAGE] * PAGE + before % PAGE];
+            for (int32_t g = 0; g < b->n_groups; g++)
+                fake->kv[g][b->slots[g][t]] = mix(hash, b->tokens[t]);
             state = mix_state(state, b->tokens[t]);
             if (n_snapshots < b->n_snapshots && b->snapshots[2 * n_snapshots] == t)
                 fake->states[b->snapshots[2 * n_snapshots++ + 1]] = state;
             if (n_wanted < b->n_want && b->want[n_wanted] == t)
-                out[n_wanted++] = (struct sample){.token = next_token(hash, state)};
+                out[n_wanted++] =
+                    (struct sample){.token = next_token(look_back(fake, b, i, position), state)};
         }
         fake->states[b->state_out[i]] = state;
     }
@@ -123,18 +156,23 @@ static struct live *find_live(struct world *w, uint64_t uid)
     return NULL;
 }
 
-static void expect_answer(struct live *l, int32_t max_tokens)
+/* The answer by definition, from the tokens alone. */
+static void expect_answer(struct live *l, int32_t max_tokens, int32_t n_groups)
 {
-    uint64_t kv = 1, state = 1;
+    uint64_t kv[CONTEXT], state = 1;
     int32_t end = l->n_prompt + max_tokens;
     l->n_tokens = l->n_prompt;
     for (int32_t i = 0; i < (end < CONTEXT ? end : CONTEXT); i++) {
+        uint64_t sum = 0;
+        for (int32_t g = 0; g < n_groups && i >= l->n_prompt; g++)
+            for (int32_t p = first_seen(g, i - 1); p < i; p++)
+                sum = sum * 3 + kv[p];
         if (i >= l->n_prompt) {
-            l->tokens[l->n_tokens++] = next_token(kv, state);
+            l->tokens[l->n_tokens++] = next_token(sum, state);
             if (l->tokens[i] == EOS)
                 return;
         }
-        kv = mix(kv, l->tokens[i]);
+        kv[i] = mix(i > 0 ? kv[i - 1] : 1, l->tokens[i]);
         state = mix_state(state, l->tokens[i]);
     }
 }
@@ -151,7 +189,7 @@ static void on_event(void *context, const struct token_event *event)
     }
     if (event->finish == FINISH_NONE)
         return;
-    if (event->finish != FINISH_CANCELLED)
+    if (event->finish != FINISH_CANCELLED && event->finish != FINISH_ERROR)
         assert_int_equal(l->n_prompt + l->n_seen, l->n_tokens);
     l->n_cached = event->n_cached;
     l->is_done = true;
@@ -161,8 +199,8 @@ static void on_event(void *context, const struct token_event *event)
 
 static const int32_t eos_ids[] = {EOS};
 
-static struct world *new_world(enum scheduler_policy policy, int32_t n_pages, int32_t n_states,
-                               int32_t max_prefill)
+static struct world *new_world(enum scheduler_policy policy, int32_t n_groups, int32_t n_pages,
+                               int32_t n_states, int32_t max_prefill)
 {
     struct world *w = calloc(1, sizeof *w);
     assert_non_null(w);
@@ -170,8 +208,9 @@ static struct world *new_world(enum scheduler_policy policy, int32_t n_pages, in
     struct kv_cache_spec spec = {.page_size = PAGE,
                                  .n_rows = MAX_RUNNING,
                                  .max_length = CONTEXT,
-                                 .n_groups = 1,
-                                 .n_pages = {n_pages},
+                                 .n_groups = n_groups,
+                                 .windows = {0, WINDOW},
+                                 .n_pages = {n_pages, n_pages / 2},
                                  .n_states = n_states};
     struct scheduler_options options = {.policy = policy,
                                         .max_running = MAX_RUNNING,
@@ -217,7 +256,7 @@ static void submit(struct world *w, struct live *l, uint64_t uid, int32_t max_to
     l->uid = uid;
     l->is_done = false;
     l->n_seen = 0;
-    expect_answer(l, max_tokens);
+    expect_answer(l, max_tokens, w->cache.n_groups);
     struct request_options o = {.uid = uid,
                                 .ids = l->tokens,
                                 .n_ids = l->n_prompt,
@@ -279,10 +318,10 @@ static void submit_random(struct world *w, uint64_t uid, struct live *history)
 static void any_order_of_events_gives_every_request_its_answer(void **state)
 {
     (void)state;
-    for (int variant = 0; variant < 6; variant++) {
+    for (int variant = 0; variant < 8; variant++) {
         int32_t n_states = variant < 2 ? 2 : variant < 4 ? MAX_RUNNING + 4 : MAX_STATES;
         struct world *w =
-            new_world(variant & 1 ? POLICY_MIXED : POLICY_PREFILL_FIRST,
+            new_world(variant & 1 ? POLICY_MIXED : POLICY_PREFILL_FIRST, variant < 6 ? 1 : 2,
                       CONTEXT / PAGE + (variant < 2 ? 1 : 20), n_states, variant & 1 ? 24 : 64);
         struct live history = {0};
         uint64_t uid = 0;
@@ -299,12 +338,13 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
         run_to_end(w);
         struct scheduler_figures f = scheduler_figures(w->scheduler);
         struct kv_statistics k = w->cache.statistics;
-        printf("%d slots: %llu requests, %llu steps, %llu preemptions, %llu cached tokens, %llu "
+        printf("%d groups, %d slots: %llu requests, %llu steps, %llu preemptions, %llu cached "
+               "tokens, %llu "
                "snapshots, %llu evicted, %llu copied pages\n",
-               n_states, (unsigned long long)w->n_finished, (unsigned long long)f.steps,
-               (unsigned long long)f.preemptions, (unsigned long long)f.cached_tokens,
-               (unsigned long long)k.snapshots, (unsigned long long)k.evicted_snapshots,
-               (unsigned long long)k.copied_pages);
+               w->cache.n_groups, n_states, (unsigned long long)w->n_finished,
+               (unsigned long long)f.steps, (unsigned long long)f.preemptions,
+               (unsigned long long)f.cached_tokens, (unsigned long long)k.snapshots,
+               (unsigned long long)k.evicted_snapshots, (unsigned long long)k.copied_pages);
         assert_true(f.cached_tokens > 1000 && k.evicted_snapshots > 100 && k.copied_pages > 10);
         assert_true(variant < 2 || f.preemptions > 10);
         kv_cache_flush(&w->cache);
@@ -317,7 +357,7 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
 static void questions_behind_one_system_prompt_hit_whatever_follows_it(void **state)
 {
     (void)state;
-    struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 40, 64);
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 40, 64);
     const int32_t header = 150; /* no multiple of the page */
     for (int32_t i = 0; i < 3; i++) {
         struct live l = {0};
@@ -332,7 +372,7 @@ static void questions_behind_one_system_prompt_hit_whatever_follows_it(void **st
 static void a_chat_computes_what_is_new_and_at_most_a_page(void **state)
 {
     (void)state;
-    struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 40, 64);
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 40, 64);
     struct live l = {0};
     add_tokens(&l, 60, 1);
     for (int32_t turn = 0; turn < 6; turn++) {
@@ -349,7 +389,7 @@ static void a_chat_computes_what_is_new_and_at_most_a_page(void **state)
 static void an_answer_that_the_next_turn_leaves_out_costs_nothing(void **state)
 {
     (void)state;
-    struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 40, 64);
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 40, 64);
     struct live l = {0};
     add_tokens(&l, 90, 1);
     int32_t marks[] = {87}; /* the messages end here, the generation prompt follows */
@@ -363,7 +403,7 @@ static void an_answer_that_the_next_turn_leaves_out_costs_nothing(void **state)
 static void where_two_prompts_parted_the_third_continues(void **state)
 {
     (void)state;
-    struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 40, 64);
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 40, 64);
     uint64_t computed[3];
     for (int32_t i = 0; i < 3; i++) {
         struct live l = {0};
@@ -381,7 +421,7 @@ static void a_prefix_in_flight_is_computed_once(void **state)
 {
     (void)state;
     for (int32_t n_own = 0; n_own <= 10; n_own += 10) {
-        struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 60, 32);
+        struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 60, 32);
         for (uint64_t uid = 1; uid <= 6; uid++) {
             struct live *l = find_live(w, 0);
             *l = (struct live){0};
@@ -399,7 +439,7 @@ static void a_prefix_in_flight_is_computed_once(void **state)
 static void a_cancelled_answer_is_continued(void **state)
 {
     (void)state;
-    struct world *w = new_world(POLICY_PREFILL_FIRST, MAX_PAGES, 20, 64);
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 20, 64);
     struct live *l = find_live(w, 0), next;
     add_tokens(l, 50, 1);
     submit(w, l, 1, 100, NULL, 0);
@@ -413,6 +453,27 @@ static void a_cancelled_answer_is_continued(void **state)
     end_world(w);
 }
 
+static void a_failed_step_leaves_no_state_behind(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_PREFILL_FIRST, 1, MAX_PAGES, 20, 64);
+    struct live *l = find_live(w, 0);
+    add_tokens(l, 50, 1);
+    submit(w, l, 1, 100, NULL, 0);
+    for (int i = 0; i < 20; i++)
+        step(w);
+    int32_t n_snapshots = w->cache.states.n_snapshots;
+    w->fake.fails = true;
+    assert_int_equal(scheduler_step(w->scheduler, NULL), ERROR_IO);
+    assert_true(l->is_done && scheduler_check(w->scheduler));
+    assert_int_equal(w->cache.states.n_snapshots, n_snapshots);
+    w->fake.fails = false;
+    struct live again = *l;
+    again.n_prompt += again.n_seen;
+    run_one(w, &again, NULL, 0);
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +484,7 @@ int main(void)
         cmocka_unit_test(where_two_prompts_parted_the_third_continues),
         cmocka_unit_test(a_prefix_in_flight_is_computed_once),
         cmocka_unit_test(a_cancelled_answer_is_continued),
+        cmocka_unit_test(a_failed_step_leaves_no_state_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

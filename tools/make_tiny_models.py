@@ -32,7 +32,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
+                          Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
 
 import tiny_hybrids
 from gguf_reference import load_model
@@ -197,6 +197,11 @@ GGUF_MODELS = {
         "num_key_value_heads": 1, "head_dim": 32, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "norm_topk_prob": True, "tie_word_embeddings": True,
     }, "Q4_0"),
+    "gguf_qwen35": (Qwen3_5TextConfig, {
+        **tiny_hybrids.THRICE, "vocab_size": 288, "hidden_size": 64, **tiny_hybrids.ROPE,
+        **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL), "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32, "tie_word_embeddings": True,
+    }, "Q8_0"),
     "gguf_split": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS, 4),
 }
 
@@ -350,9 +355,11 @@ def write_old_config(path):
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    if not config["model_type"].startswith("hunyuan"):  # whose files state it
+    if not config["model_type"].startswith(("hunyuan", "qwen3_next")):  # whose files state it
         config.pop("head_dim", None)
-    config.pop("layer_types", None)
+    types = config.pop("layer_types", [])
+    if tiny_hybrids.LINEAR in types:
+        config["full_attention_interval"] = tiny_hybrids.interval(types)
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -8,6 +8,7 @@ A module of make_tiny_models.py; it has no command of its own. Options beside th
 
 import json
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -21,7 +22,7 @@ MROPE = {"rope_parameters": {**ROPE["rope_parameters"], "mrope_section": [2, 1, 
 
 # Value heads as many as key heads.
 EVEN = {
-    "hidden_size": 48, "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
+    "vocab_size": 64, "hidden_size": 48, "num_key_value_heads": 1, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 2,
     "linear_key_head_dim": 16, "linear_value_head_dim": 24, "linear_conv_kernel_dim": 4,
 }
 # Three value heads for each key head.
@@ -31,6 +32,11 @@ MIXTURE = {"intermediate_size": 48, "moe_intermediate_size": 16, "shared_expert_
 
 def layers(*kinds):
     return {"num_hidden_layers": len(kinds), "layer_types": list(kinds)}
+
+
+def interval(types):
+    """What files say in place of layer_types: every so many layers there is full attention."""
+    return types.index(FULL) + 1
 
 
 WRAPPERS = {
@@ -44,13 +50,13 @@ MODELS = {
     "qwen3_5_even_tied": (Qwen3_5TextConfig, {
         **EVEN, **MROPE, **layers(LINEAR, FULL), "tie_word_embeddings": True,
     }, "bf16", {}),
-    "qwen3_5_thrice_wrapped": (Qwen3_5TextConfig, {**THRICE, **MROPE, **layers(LINEAR, LINEAR, FULL, LINEAR)}, "bf16", {
+    "qwen3_5_thrice_wrapped": (Qwen3_5TextConfig, {**THRICE, **MROPE, **layers(LINEAR, FULL, LINEAR)}, "bf16", {
         "wrapper": True,
     }),
     "qwen3_5_kernel2": (Qwen3_5TextConfig, {
         **THRICE, **ROPE, **layers(FULL, LINEAR), "linear_conv_kernel_dim": 2, "linear_key_head_dim": 40,
         "attention_bias": True, "num_attention_heads": 4,
-    }, "f32", {}),
+    }, "bf16", {}),
     "qwen3_5_mlx": (Qwen3_5TextConfig, {
         **THRICE, **MROPE, **layers(LINEAR, FULL), "tie_word_embeddings": True,
         # mlx-lm's head dims: whole simd groups of 32
@@ -61,7 +67,7 @@ MODELS = {
         "tie_word_embeddings": True,
     }, "bf16", {"experts": "single"}),
     "qwen3_5_moe_top4_wrapped": (Qwen3_5MoeTextConfig, {
-        **THRICE, **MROPE, **MIXTURE, **layers(LINEAR, LINEAR, FULL), "num_experts": 9, "num_experts_per_tok": 4,
+        **THRICE, **MROPE, **MIXTURE, **layers(LINEAR, FULL), "num_experts": 9, "num_experts_per_tok": 4,
     }, "bf16", {"experts": "single", "wrapper": True}),
     "qwen3_5_moe_top10": (Qwen3_5MoeTextConfig, {
         **THRICE, **MROPE, **MIXTURE, **layers(FULL, LINEAR), "num_experts": 11, "num_experts_per_tok": 10,
@@ -75,7 +81,7 @@ MODELS = {
         "mlp_only_layers": [1],
     }, "bf16", {"experts": "single"}),
     "qwen3_next_top10": (Qwen3NextConfig, {
-        **THRICE, **ROPE, **MIXTURE, **layers(FULL, LINEAR), "num_experts": 13, "num_experts_per_tok": 10,
+        **THRICE, **ROPE, **MIXTURE, **layers(LINEAR, FULL), "num_experts": 13, "num_experts_per_tok": 10,
         "norm_topk_prob": False,
     }, "bf16", {"experts": "single", "old_config": True}),
 }
@@ -134,7 +140,7 @@ def write_mlx(folder, model):
             values = values + 1
         state[f"language_model.{name}"] = values.bfloat16().clone()
     save_file(state, folder / "model.safetensors", metadata={"format": "mlx"})
-    text = model.config.to_dict()
+    text = {**model.config.to_dict(), "full_attention_interval": interval(model.config.layer_types)}
     config = {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": model.config.tie_word_embeddings}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
@@ -146,7 +152,7 @@ def check_mlx(folder, tokens, logits):
 
     model, _ = load_model(folder)
     model.set_dtype(mx.float32)
-    theirs = torch.tensor(memoryview(model(mx.array([tokens]))[0].astype(mx.float32)))
+    theirs = torch.from_numpy(np.array(model(mx.array([tokens]))[0]))
     difference = float((theirs - logits).abs().max())
     print(f"{folder.name}: mlx-lm differs from transformers by {difference:.1e}")
     if difference > 5e-3:

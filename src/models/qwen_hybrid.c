@@ -5,8 +5,6 @@
 #include "models/config.h"
 #include "models/decoder.h"
 
-#include <string.h>
-
 enum { MAX_DIM = 1 << 20 };
 
 static enum status read_layer_types(const struct json *text, struct decoder_config *c,
@@ -78,9 +76,7 @@ static enum status read_hybrid(const struct json *config, struct decoder_config 
     c->has_qk_norm = true;
     c->has_gate = true;
     c->has_raw_norms = true;
-    /* GGUF's converter puts the value heads of Qwen3.5 in another order than that of Next. */
-    const char *type = json_string(json_get(config, "model_type"));
-    c->delta.is_tiled = type && strncmp(type, "qwen35", strlen("qwen35")) == 0;
+    c->delta.is_tiled = json_bool(json_get(text, "linear_value_heads_tiled"), false);
     return OK;
 }
 
@@ -134,10 +130,9 @@ static enum status qwen3_next_configure(const struct json *config, const struct 
     return status == OK ? decoder_new(&c, comm, out, error) : status;
 }
 
-static const char *const qwen3_5_types[] = {"qwen3_5", "qwen3_5_text", "qwen35", NULL};
-static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", "qwen35moe",
-                                                NULL};
-static const char *const qwen3_next_types[] = {"qwen3_next", "qwen3next", NULL};
+static const char *const qwen3_5_types[] = {"qwen3_5", "qwen3_5_text", NULL};
+static const char *const qwen3_5_moe_types[] = {"qwen3_5_moe", "qwen3_5_moe_text", NULL};
+static const char *const qwen3_next_types[] = {"qwen3_next", NULL};
 
 const struct model_family qwen3_5_family = {
     .name = "qwen3_5",

@@ -8,10 +8,14 @@ enum { N_SLOTS = 12, MAX_SEQUENCES = 4 };
 
 struct shape {
     int32_t n_k, n_v, k_dim, v_dim, conv_rows;
+    bool is_tiled;
 };
 
-static const struct shape shapes[] = {{1, 1, 128, 128, 3}, {2, 6, 32, 24, 3}, {2, 2, 16, 40, 2},
-                                      {1, 3, 7, 5, 1},     {3, 6, 64, 9, 3},  {1, 2, 24, 200, 3}};
+static const struct shape shapes[] = {
+    {1, 1, 128, 128, 3, false}, {2, 6, 32, 24, 3, false}, {2, 2, 16, 40, 2, false},
+    {1, 3, 7, 5, 1, false},     {3, 6, 64, 9, 3, true},   {1, 2, 24, 200, 3, false},
+    {2, 6, 7, 5, 3, true},
+};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Everything that both ops of a layer read, and slots of states. */
@@ -32,7 +36,8 @@ static struct state_layout layout_of(const struct shape *s, enum dtype dtype)
                                  .v_dim = s->v_dim,
                                  .conv_channels = 2 * s->n_k * s->k_dim + s->n_v * s->v_dim,
                                  .conv_rows = s->conv_rows,
-                                 .dtype = dtype};
+                                 .dtype = dtype,
+                                 .is_tiled = s->is_tiled};
 }
 
 static struct rig rig_new(struct device *device, const struct shape *shape, int32_t n_rows,
@@ -173,7 +178,8 @@ static void length_one(double *x, int n, double scale)
 static void check_head(const struct rig *r, int32_t h)
 {
     const struct shape *s = &r->shape;
-    int32_t key = h / (s->n_v / s->n_k), k_at = (s->n_k + key) * s->k_dim;
+    int32_t key = s->is_tiled ? h % s->n_k : h / (s->n_v / s->n_k),
+            k_at = (s->n_k + key) * s->k_dim;
     double state[7][5] = {0}, q[7], k[7];
     for (int32_t t = 0; t < r->n_rows; t++) {
         const float *row = at(r->qkv, t), *v = row + 2 * s->n_k * s->k_dim + h * s->v_dim;
@@ -199,24 +205,30 @@ static void check_head(const struct rig *r, int32_t h)
     }
 }
 
-static void the_twin_is_the_formula(void **test)
+static void check_formulas(struct device *twin, const struct shape *shape)
 {
-    (void)test;
-    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
-    struct rig r = rig_new(twin, &shapes[3], 70, DTYPE_F32, 11);
+    struct rig r = rig_new(twin, shape, 70, DTYPE_F32, 11);
     run_step(&r, &(struct step){.n = 1, .start = {0, 70}, .in = {-1}, .out = {2}});
     for (int32_t t = 0; t < 70; t++)
         for (int32_t c = 0; c < r.x->tensor.cols; c++) {
             double sum = 0;
-            for (int32_t j = 0; j <= r.shape.conv_rows; j++)
-                if (t - r.shape.conv_rows + j >= 0)
+            for (int32_t j = 0; j <= shape->conv_rows; j++)
+                if (t - shape->conv_rows + j >= 0)
                     sum +=
-                        (double)at(r.weight, j)[c] * (double)at(r.x, t - r.shape.conv_rows + j)[c];
+                        (double)at(r.weight, j)[c] * (double)at(r.x, t - shape->conv_rows + j)[c];
             assert_true(fabs((double)at(r.qkv, t)[c] - silu(sum)) < 1e-6);
         }
-    for (int32_t h = 0; h < r.shape.n_v; h++)
+    for (int32_t h = 0; h < shape->n_v; h++)
         check_head(&r, h);
     rig_done(&r);
+}
+
+static void the_twin_is_the_formula(void **test)
+{
+    (void)test;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    check_formulas(twin, &shapes[3]);
+    check_formulas(twin, &shapes[6]);
     twin->table->close(twin);
 }
 

@@ -1,0 +1,6 @@
+#include "device/cpu/vec_neon.h"
+
+#include "device/cpu/rows_vec.h"
+
+const struct row_kernels row_kernels_neon = {
+    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul};

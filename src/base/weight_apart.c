@@ -21,7 +21,8 @@ static int64_t ceil_div_64(int64_t a, int64_t b)
 struct weight_encoding_info weight_apart_shape(const struct weight *w)
 {
     const struct weight_levels *levels = &w->levels;
-    int block = levels->group < w->cols ? levels->group : 8; /* one group: any whole bytes */
+    /* One group of stored codes may be cut at any whole byte. */
+    int block = levels->group < w->cols || levels->is_made ? levels->group : 8;
     return (struct weight_encoding_info){.name = weight_info(w->encoding)->name,
                                          .bits = levels->bits,
                                          .group = levels->group,

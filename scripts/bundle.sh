@@ -19,6 +19,8 @@ cmake --install "$build" --prefix "$stage" --component program --strip >&2
 mkdir -p "$stage/lib" "$stage/share/doc/csgl/third-party"
 cp LICENSE README.md "$stage/share/doc/csgl/"
 cp packaging/csgl.service "$stage/share/doc/csgl/"
+# The licences that the packages' copyright files refer to.
+cp -rL /usr/share/common-licenses "$stage/share/doc/csgl/third-party/"
 
 # glibc's own libraries belong to the system: its loader works with no others.
 is_glibc() {

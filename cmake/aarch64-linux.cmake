@@ -1,6 +1,6 @@
 # Cross-compiles for 64-bit Arm Linux with Debian's gcc-aarch64-linux-gnu against the libraries that
-# scripts/arm-sysroot.sh unpacks; tests run under qemu-aarch64. CSGL_QEMU_CPU picks the processor that it
-# plays: max has every level of kernels, cortex-a72 the base one alone.
+# scripts/arm-sysroot.sh unpacks; tests run under qemu-aarch64. QEMU_CPU in the environment picks the
+# processor that it plays: max has every level of kernels, cortex-a72 the base one alone.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -13,5 +13,4 @@ set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${CMAKE_SYSROOT}/usr/lib/aarch6
 set(CMAKE_SHARED_LINKER_FLAGS_INIT "${CMAKE_EXE_LINKER_FLAGS_INIT}")
 set(ENV{PKG_CONFIG_SYSROOT_DIR} ${CMAKE_SYSROOT})
 set(ENV{PKG_CONFIG_LIBDIR} ${CMAKE_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig)
-set(CSGL_QEMU_CPU max CACHE STRING "the processor that qemu-aarch64 plays in tests")
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu ${CSGL_QEMU_CPU} -L ${CMAKE_SYSROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${CMAKE_SYSROOT})

@@ -6,14 +6,14 @@
 enum { GROUP_ROWS = 32, N_PARTIAL = 2, PARTIAL = N_PARTIAL * BLOCK_ROWS };
 
 /* One span of coded weights as f32 [64][16]. */
-ALWAYS_INLINE void expand_codes(const struct walk *walk, float *to)
+ALWAYS_INLINE void expand_codes(enum linear_packing packing, const struct walk *walk, float *to)
 {
-    const int32x4_t offset = vdupq_n_s32(offset_of(walk->packing));
+    const int32x4_t offset = vdupq_n_s32(offset_of(packing));
     for (int u = 0; u < 2; u++) {
-        struct unit_levels levels = load_levels(walk, u);
+        struct unit_levels levels = load_levels(packing, walk, u);
         for (int h = 0; h < QUARTERS; h++) {
             uint8x16_t codes[UNIT_WORDS];
-            load_codes(walk, u, h, codes);
+            load_codes(packing, walk, u, h, codes);
             for (int i = 0; i < UNIT_WORDS; i++) {
                 float32x4_t scale = levels.scale[i / 4].quarter[h];
                 float32x4_t bias = levels.bias[i / 4].quarter[h];
@@ -23,7 +23,7 @@ ALWAYS_INLINE void expand_codes(const struct walk *walk, float *to)
                         vshlq_u32(vreinterpretq_u32_u8(codes[i]), vdupq_n_s32(-8 * j));
                     uint32x4_t code = vandq_u32(moved, vdupq_n_u32(255));
                     float32x4_t value =
-                        walk->packing == PACKING_F8
+                        packing == PACKING_F8
                             ? e4m3_to_f32(code)
                             : vcvtq_f32_s32(vsubq_s32(vreinterpretq_s32_u32(code), offset));
                     vst1q_f32(at + j * BLOCK_ROWS, vfmaq_f32(bias, value, scale));
@@ -53,19 +53,15 @@ static void expand_f16(const uint8_t *from, float *to)
 }
 
 /* Span s as f32; the walk moves on. */
-static void expand_span(struct walk *walk, int s, float *to)
+static void expand_span(enum linear_packing packing, struct walk *walk, int s, float *to)
 {
 #define EXPAND(which)                                                                              \
-    case PACKING_##which: {                                                                        \
-        struct walk here = *walk;                                                                  \
-        here.packing = PACKING_##which;                                                            \
-        walk_enter(&here, s);                                                                      \
-        expand_codes(&here, to);                                                                   \
-        walk_leave(&here);                                                                         \
-        *walk = here;                                                                              \
-        break;                                                                                     \
-    }
-    switch (walk->packing) {
+    case PACKING_##which:                                                                          \
+        walk_enter(PACKING_##which, walk, s);                                                      \
+        expand_codes(PACKING_##which, walk, to);                                                   \
+        walk_leave(PACKING_##which, walk);                                                         \
+        break;
+    switch (packing) {
         EXPANDED_PACKINGS(EXPAND)
     case PACKING_F32:
         memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
@@ -116,13 +112,13 @@ ALWAYS_INLINE void add_span(int n, const float *span, int cols, const float *x, 
 static void add_rows(const struct linear_part *part, int64_t block, const float *x, size_t stride,
                      int n, float *partial)
 {
-    struct walk walk = walk_begin(part->packing, part, block);
+    struct walk walk = walk_begin(part, block);
     float span[SPAN * BLOCK_ROWS];
     memset(partial, 0, (size_t)n * PARTIAL * sizeof *partial);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
         int cols = part->cols - s * SPAN < SPAN ? part->cols - s * SPAN : SPAN;
         const float *at = x + (size_t)s * SPAN;
-        expand_span(&walk, s, span);
+        expand_span(part->packing, &walk, s, span);
         int i = 0;
         for (; i + 3 <= n; i += 3)
             add_span(3, span, cols, at + (size_t)i * stride, stride, partial + i * PARTIAL);

@@ -15,12 +15,13 @@ ALWAYS_INLINE bool is_wide(enum linear_packing packing)
     return offset_of(packing) == 128 || packing_shapes[packing].bits == 8;
 }
 
-ALWAYS_INLINE void load_signed(const struct walk *walk, int u, int h, int8x16_t codes[UNIT_WORDS])
+ALWAYS_INLINE void load_signed(enum linear_packing packing, const struct walk *walk, int u, int h,
+                               int8x16_t codes[UNIT_WORDS])
 {
     uint8x16_t bytes[UNIT_WORDS];
-    load_codes(walk, u, h, bytes);
+    load_codes(packing, walk, u, h, bytes);
     for (int i = 0; i < UNIT_WORDS; i++) {
-        uint8x16_t code = is_wide(walk->packing) ? veorq_u8(bytes[i], vdupq_n_u8(0x80)) : bytes[i];
+        uint8x16_t code = is_wide(packing) ? veorq_u8(bytes[i], vdupq_n_u8(0x80)) : bytes[i];
         codes[i] = vreinterpretq_s8_u8(code);
     }
 }
@@ -128,19 +129,19 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
     size_t height = (size_t)in->tile_rows;
     size_t at = (size_t)row / height * (size_t)linear_n_units(in) * height;
     size_t place = (size_t)row % height;
-    struct walk walk = walk_begin(packing, part, block);
+    struct walk walk = walk_begin(part, block);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
-        walk_enter(&walk, s);
+        walk_enter(packing, &walk, s);
         for (int u = 0; u < 2; u++, at += height) {
-            struct unit_levels levels = load_levels(&walk, u);
+            struct unit_levels levels = load_levels(packing, &walk, u);
             for (int h = 0; h < QUARTERS; h++) {
                 int8x16_t codes[UNIT_WORDS];
-                load_signed(&walk, u, h, codes);
+                load_signed(packing, &walk, u, h, codes);
                 add_unit(packing, codes, &levels, h, in->codes + (at + place) * UNIT,
                          in->levels + at * 2 + place, in->sums + at * 3 + place, height, n, acc);
             }
         }
-        walk_leave(&walk);
+        walk_leave(packing, &walk);
     }
 }
 

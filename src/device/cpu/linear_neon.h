@@ -116,8 +116,8 @@ ALWAYS_INLINE struct f32x16 negative(struct f32x16 v)
 
 /* --- the walk along a block's spans ----------------------------------------------------------- */
 
+/* The packing is a constant parameter of what reads a walk. */
 struct walk {
-    enum linear_packing packing;
     const uint8_t *at;
     struct f32x16 super_scale, super_bias;
     /* Grouped packings: the levels of the two units, and spans until they change. */
@@ -126,12 +126,10 @@ struct walk {
     struct f32x16 scale[2], bias[2];
 };
 
-ALWAYS_INLINE struct walk walk_begin(enum linear_packing packing, const struct linear_part *part,
-                                     int64_t block)
+ALWAYS_INLINE struct walk walk_begin(const struct linear_part *part, int64_t block)
 {
     float32x4_t factor = vdupq_n_f32(part->factor);
-    return (struct walk){.packing = packing,
-                         .at = part->data + (size_t)block * part->block_bytes,
+    return (struct walk){.at = part->data + (size_t)block * part->block_bytes,
                          .super_scale = {{factor, factor, factor, factor}},
                          .level_type = part->level_type,
                          .group_spans = part->group_spans};
@@ -171,7 +169,7 @@ ALWAYS_INLINE struct f32x16 load_level(struct walk *walk)
 }
 
 /* The levels of a span that begins a group. */
-ALWAYS_INLINE void enter_group(struct walk *walk)
+ALWAYS_INLINE void enter_group(enum linear_packing packing, struct walk *walk)
 {
     if (walk->spans_left-- > 0)
         return;
@@ -179,7 +177,7 @@ ALWAYS_INLINE void enter_group(struct walk *walk)
     walk->spans_left = walk->group_spans ? walk->group_spans - 1 : 0;
     for (int u = 0; u < n; u++) {
         walk->scale[u] = load_level(walk);
-        if (has_unit_bias(walk->packing))
+        if (has_unit_bias(packing))
             walk->bias[u] = load_level(walk);
     }
     if (n == 1) {
@@ -189,20 +187,20 @@ ALWAYS_INLINE void enter_group(struct walk *walk)
 }
 
 /* Before span s: reads what opens every fourth one, or a group. */
-ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
+ALWAYS_INLINE void walk_enter(enum linear_packing packing, struct walk *walk, int s)
 {
-    if (is_super(walk->packing) && s % SUPER_SPANS == 0) {
+    if (is_super(packing) && s % SUPER_SPANS == 0) {
         walk->super_scale = load_f16(walk->at);
         walk->super_bias = load_f16(walk->at + 32);
         walk->at += 64;
     }
-    if (is_grouped(walk->packing))
-        enter_group(walk);
+    if (is_grouped(packing))
+        enter_group(packing, walk);
 }
 
-ALWAYS_INLINE void walk_leave(struct walk *walk)
+ALWAYS_INLINE void walk_leave(enum linear_packing packing, struct walk *walk)
 {
-    walk->at += 2 * unit_bytes_of(walk->packing) + level_bytes_of(walk->packing);
+    walk->at += 2 * unit_bytes_of(packing) + level_bytes_of(packing);
 }
 
 /* Scale and bias of each of the two groups of 16 columns of a unit. */
@@ -219,9 +217,9 @@ ALWAYS_INLINE void load_nibbles(const struct walk *walk, const uint8_t *p, struc
     *bias = negative(scale_bytes(vshrq_n_u8(both, 4), walk->super_bias));
 }
 
-ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
+ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing, const struct walk *walk,
+                                             int u)
 {
-    const enum linear_packing packing = walk->packing;
     const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
     struct unit_levels out = {0};
     switch (packing_shapes[packing].levels) {
@@ -274,9 +272,9 @@ ALWAYS_INLINE uint8x16_t add_field(uint8x16_t codes, uint8x16_t plane, int mask,
 }
 
 /* Unsigned codes of quarter h (4 rows) of unit u, 4 columns of each row a register. */
-ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, uint8x16_t codes[UNIT_WORDS])
+ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct walk *walk, int u, int h,
+                              uint8x16_t codes[UNIT_WORDS])
 {
-    const enum linear_packing packing = walk->packing;
     const uint8_t *p = walk->at + u * unit_bytes_of(packing) + 16 * h;
     const int bits = packing_shapes[packing].bits;
     if (bits == 8) {

@@ -56,6 +56,7 @@ enum csgl_quantization {
     CSGL_QUANTIZATION_MLX_Q4,
     CSGL_QUANTIZATION_MLX_Q8
 };
+enum csgl_state_dtype { CSGL_STATE_AUTO, CSGL_STATE_F32, CSGL_STATE_BF16 };
 
 struct csgl_config {
     const char *model_path;         /* a folder or a .gguf file */
@@ -70,6 +71,11 @@ struct csgl_config {
     int max_prefill_length;         /* prompt tokens of one step */
     double memory_ratio;            /* share of the available memory that may be used */
     double kv_cache_gb;             /* 0: as large as the running requests need */
+    /* Models with recurrent layers: states of running requests and kept ones, by number or memory;
+     * 0 and 0: what fits. */
+    int num_mamba_slots;
+    int mamba_ssm_dtype; /* enum csgl_state_dtype */
+    double mamba_cache_gb;
     /* Called while weights are loaded, with 0 to 1; may be NULL. */
     void (*on_progress)(void *context, double done);
     void *progress_context;

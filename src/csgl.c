@@ -59,13 +59,16 @@ static enum status check_config(const struct csgl_config *c, struct error *error
     if (!(c->memory_ratio > 0.0 && c->memory_ratio <= 1.0))
         return error_set(error, ERROR_INVALID, "memory_ratio is %g; it must be above 0, at most 1",
                          c->memory_ratio);
-    if (c->context_length < 0 || c->threads < 0 || !(c->kv_cache_gb >= 0.0))
+    if (c->context_length < 0 || c->threads < 0 || c->num_mamba_slots < 0 ||
+        !(c->kv_cache_gb >= 0.0) || !(c->mamba_cache_gb >= 0.0))
         return error_set(error, ERROR_INVALID,
-                         "context_length, threads and kv_cache_gb must not be negative");
+                         "context_length, threads, kv_cache_gb, num_mamba_slots and mamba_cache_gb "
+                         "must not be negative");
     if (c->activations < CSGL_ACTIVATIONS_AUTO || c->activations > CSGL_ACTIVATIONS_INT8 ||
-        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32)
+        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32 ||
+        c->mamba_ssm_dtype < CSGL_STATE_AUTO || c->mamba_ssm_dtype > CSGL_STATE_BF16)
         return error_set(error, ERROR_INVALID,
-                         "activations or kv_cache_dtype is not one of csgl.h");
+                         "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");
     if (c->quantization < CSGL_QUANTIZATION_NONE || c->quantization > CSGL_QUANTIZATION_MLX_Q8)
         return error_set(error, ERROR_INVALID, "quantization is not one of csgl.h");
     return OK;
@@ -77,15 +80,18 @@ static enum status open_engine(struct csgl_engine *e, const struct csgl_config *
     struct cpu_options cpu = {.n_threads = c->threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)c->activations};
-    struct memory_request request = {.kv_dtype = kv_dtype_of_word(c->kv_cache_dtype),
-                                     .page_size = PAGE_SIZE,
-                                     .max_running = c->max_running,
-                                     .context_length = c->context_length,
-                                     .max_step_tokens = c->max_prefill_length + c->max_running,
-                                     .max_want = c->max_running,
-                                     .memory_ratio = c->memory_ratio,
-                                     .kv_cache_bytes =
-                                         (uint64_t)(c->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    struct memory_request request = {
+        .kv_dtype = kv_dtype_of_word(c->kv_cache_dtype),
+        .page_size = PAGE_SIZE,
+        .max_running = c->max_running,
+        .context_length = c->context_length,
+        .max_step_tokens = c->max_prefill_length + c->max_running,
+        .max_want = c->max_running,
+        .memory_ratio = c->memory_ratio,
+        .kv_cache_bytes = (uint64_t)(c->kv_cache_gb * 1024.0 * 1024.0 * 1024.0),
+        .state_dtype = state_dtype_of_word(c->mamba_ssm_dtype),
+        .n_states = c->num_mamba_slots,
+        .state_bytes = (uint64_t)(c->mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     enum status status = cpu_device_open(&e->device, &cpu, error);
     if (status == OK)
         status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,
@@ -262,7 +268,7 @@ static struct live *find_live(const struct csgl_engine *e, csgl_id id)
 static enum status submit(struct csgl_engine *e, const struct csgl_request *r, csgl_id *id,
                           double now, struct error *error)
 {
-    struct token_ids prompt = {0};
+    struct encoded_prompt prompt = {0};
     struct logit_bias *biases = NULL;
     struct sampling_params params;
     struct live *l = NULL;
@@ -285,8 +291,10 @@ static enum status submit(struct csgl_engine *e, const struct csgl_request *r, c
         status = scheduler_submit(
             e->scheduler,
             &(struct request_options){.uid = l->id,
-                                      .ids = prompt.ids,
-                                      .n_ids = (int32_t)prompt.n,
+                                      .ids = prompt.ids.ids,
+                                      .n_ids = (int32_t)prompt.ids.n,
+                                      .marks = prompt.marks,
+                                      .n_marks = prompt.n_marks,
                                       .params = params,
                                       .max_tokens = r->max_tokens ? r->max_tokens : -1,
                                       .ignore_eos = r->ignore_eos != 0,
@@ -303,7 +311,7 @@ static enum status submit(struct csgl_engine *e, const struct csgl_request *r, c
     } else if (l) {
         l->id = 0;
     }
-    token_ids_done(&prompt);
+    token_ids_done(&prompt.ids);
     free(biases);
     return status;
 }

@@ -213,8 +213,11 @@ enum status text_model_open(struct text_model *text, const struct checkpoint *ch
     if (status == OK) {
         const struct json *generation = checkpoint_generation_config(checkpoint);
         const struct json *ids = json_get(generation, "eos_token_id");
+        const struct json *config = checkpoint_config(checkpoint);
         if (json_is_null(ids))
-            ids = json_get(checkpoint_config(checkpoint), "eos_token_id");
+            ids = json_get(json_get(config, "text_config"), "eos_token_id");
+        if (json_is_null(ids))
+            ids = json_get(config, "eos_token_id");
         add_eos_ids(text, ids);
         add_eos_token(text);
         read_defaults(text, generation);

@@ -87,6 +87,9 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;
     config.kv_cache_gb = options->kv_cache_gb;
+    config.num_mamba_slots = options->num_mamba_slots;
+    config.mamba_cache_gb = options->mamba_cache_gb;
+    config.mamba_ssm_dtype = options->mamba_ssm_dtype;
     config.on_progress = options->is_quiet ? NULL : progress_if_terminal();
     struct csgl_error error;
     double start = system_seconds();

@@ -11,7 +11,8 @@ struct model_options {
     const char *path;     /* what model_path stands for: cli/model_path.h */
     struct str path_text; /* its memory, when it is not model_path itself */
     int threads, activations, kv_cache_dtype, quantization, context_length, max_prefill_length;
-    double memory_ratio, kv_cache_gb;
+    int num_mamba_slots, mamba_ssm_dtype;
+    double memory_ratio, kv_cache_gb, mamba_cache_gb;
     bool is_quiet;
 };
 
@@ -99,6 +100,30 @@ struct sampling_options sampling_options_default(void);
          1,                                                                                        \
          1 << 16,                                                                                  \
          "prompt tokens of one step"},                                                             \
+        {"--num-mamba-slots",                                                                      \
+         "--max-mamba-cache-size",                                                                 \
+         OPTION_INT,                                                                               \
+         &(m).num_mamba_slots,                                                                     \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1 << 20,                                                                                  \
+         "recurrent states: running ones and snapshots; 0: by memory"},                            \
+        {"--mamba-cache-gb",                                                                       \
+         NULL,                                                                                     \
+         OPTION_NUMBER,                                                                            \
+         &(m).mamba_cache_gb,                                                                      \
+         "GIB",                                                                                    \
+         0,                                                                                        \
+         1 << 20,                                                                                  \
+         "memory of the recurrent states, instead of their number"},                               \
+        {"--mamba-ssm-dtype",                                                                      \
+         NULL,                                                                                     \
+         OPTION_CHOICE,                                                                            \
+         &(m).mamba_ssm_dtype,                                                                     \
+         "auto|f32|bf16",                                                                          \
+         0,                                                                                        \
+         0,                                                                                        \
+         "type of recurrent states; auto: f32"},                                                   \
     {                                                                                              \
         "--kv-cache-gb", NULL, OPTION_NUMBER, &(m).kv_cache_gb, "GIB", 0, 1 << 20,                 \
             "size of the KV cache; 0: what the context needs"                                      \

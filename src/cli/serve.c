@@ -101,8 +101,6 @@ int command_serve(int argc, char **argv)
          "attention is csgl's own"},
         {"--moe-backend", NULL, OPTION_REFUSED, NULL, "auto", 0, 0,
          "there are no sparse models yet"},
-        {"--num-mamba-slots", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "there are no recurrent models yet"},
         {"--spec-algo", NULL, OPTION_REFUSED, NULL, "none", 0, 0, no_speculation},
         {"--draft-path", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_speculation},
         {"--num-draft-tokens", NULL, OPTION_REFUSED, NULL, "0", 0, 0, no_speculation},

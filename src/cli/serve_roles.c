@@ -57,7 +57,10 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .max_want = o->max_running,
         .memory_ratio = o->model.memory_ratio,
         .kv_cache_bytes = (uint64_t)(o->model.kv_cache_gb * 1024.0 * 1024.0 * 1024.0),
-        .n_pages = o->num_pages};
+        .n_pages = o->num_pages,
+        .state_dtype = state_dtype_of_word(o->model.mamba_ssm_dtype),
+        .n_states = o->model.num_mamba_slots,
+        .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
     if (status == OK)
         status = checkpoint_quantize_as(p->checkpoint, o->model.quantization, error);

@@ -102,6 +102,8 @@ static enum status submit(struct process *p, const struct submit_message *m, str
                                 .ids = m->ids.items,
                                 .n_ids = (int32_t)m->ids.n,
                                 .cache_key = m->cache_key,
+                                .marks = m->marks.items,
+                                .n_marks = (int32_t)m->marks.n,
                                 .params = {.temperature = (float)m->temperature,
                                            .top_k = m->top_k,
                                            .top_p = (float)m->top_p,
@@ -188,6 +190,7 @@ static void write_board(struct process *p)
     struct board *b = p->board;
     struct scheduler_figures f = scheduler_figures(p->scheduler);
     const struct kv_cache *cache = p->setup->cache;
+    const struct state_pool *states = &cache->states;
     uint64_t n_pages = 0, n_used = 0, n_cached = 0;
     for (int32_t g = 0; g < cache->n_groups; g++) {
         struct kv_counts counts = kv_cache_counts(cache, g);
@@ -198,19 +201,28 @@ static void write_board(struct process *p)
     struct {
         _Atomic uint64_t *figure;
         uint64_t value;
-    } figures[] = {{&b->running, (uint64_t)f.n_running},
-                   {&b->waiting, (uint64_t)f.n_waiting},
-                   {&b->kv_pages, n_pages},
-                   {&b->kv_pages_used, n_used},
-                   {&b->kv_pages_cached, n_cached},
-                   {&b->steps, f.steps},
-                   {&b->prefill_tokens, f.prefill_tokens},
-                   {&b->decode_tokens, f.decode_tokens},
-                   {&b->cached_tokens, f.cached_tokens},
-                   {&b->evicted_pages, cache->statistics.evicted_pages},
-                   {&b->preemptions, f.preemptions},
-                   {&b->last_batch_size, (uint64_t)f.last_batch_size},
-                   {&b->scheduler_heartbeat, (uint64_t)(system_seconds() * 1e9)}};
+    } figures[] = {
+        {&b->running, (uint64_t)f.n_running},
+        {&b->waiting, (uint64_t)f.n_waiting},
+        {&b->kv_pages, n_pages},
+        {&b->kv_pages_used, n_used},
+        {&b->kv_pages_cached, n_cached},
+        {&b->steps, f.steps},
+        {&b->prefill_tokens, f.prefill_tokens},
+        {&b->decode_tokens, f.decode_tokens},
+        {&b->cached_tokens, f.cached_tokens},
+        {&b->kv_hit_tokens, f.kv_hit_tokens},
+        {&b->snapshot_hit_tokens, f.snapshot_hit_tokens},
+        {&b->copied_pages, cache->statistics.copied_pages},
+        {&b->state_slots, (uint64_t)states->n_slots},
+        {&b->state_slots_used, (uint64_t)(states->n_slots - states->n_free - states->n_snapshots)},
+        {&b->state_snapshots, (uint64_t)states->n_snapshots},
+        {&b->made_snapshots, cache->statistics.snapshots},
+        {&b->evicted_snapshots, cache->statistics.evicted_snapshots},
+        {&b->evicted_pages, cache->statistics.evicted_pages},
+        {&b->preemptions, f.preemptions},
+        {&b->last_batch_size, (uint64_t)f.last_batch_size},
+        {&b->scheduler_heartbeat, (uint64_t)(system_seconds() * 1e9)}};
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         atomic_store_explicit(figures[i].figure, figures[i].value, memory_order_relaxed);
 }

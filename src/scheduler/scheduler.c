@@ -155,7 +155,7 @@ static void leave_row(struct scheduler *s, struct request *r)
 {
     if (r->row < 0)
         return;
-    kv_cache_close_row(s->cache, r->row);
+    kv_cache_leave_row(s->cache, r->row, r->tokens);
     r->row = -1;
     s->figures.n_running--;
     s->figures.n_waiting++;
@@ -306,7 +306,9 @@ static enum admission admit(struct scheduler *s, struct request *r)
     struct kv_prompt prompt = {.key = r->cache_key,
                                .tokens = r->tokens,
                                .n_tokens = r->n_tokens,
-                               .max_cached = r->n_tokens - 1};
+                               .max_cached = r->n_tokens - 1,
+                               .marks = r->marks,
+                               .n_marks = r->n_marks};
     struct kv_match match = kv_cache_match(s->cache, &prompt);
     if (match.pending_length > match.length)
         return WAITS_FOR_PREFIX; /* another row is computing it */
@@ -326,6 +328,8 @@ static enum admission admit(struct scheduler *s, struct request *r)
         r->n_cached = n_cached;
     }
     s->figures.cached_tokens += (uint64_t)n_cached;
+    s->figures.kv_hit_tokens += (uint64_t)s->cache->rows[r->row].n_kv_hit;
+    s->figures.snapshot_hit_tokens += kv_cache_has_states(s->cache) ? (uint64_t)n_cached : 0;
     s->figures.n_running++;
     s->figures.n_waiting--;
     return ADMITTED;
@@ -365,6 +369,8 @@ static void make_batch(struct scheduler *s)
     add_prefills(s);
     if (s->options.policy == POLICY_PREFILL_FIRST && s->batch.n_tokens == 0)
         add_decodes(s);
+    if (s->batch.n_tokens > 0)
+        batch_finish(&s->batch, s->cache);
 }
 
 /* --- after the step --------------------------------------------------------------------------- */

@@ -18,7 +18,9 @@ struct worker {
     struct outbox to_frontend, to_scheduler;
     struct encoder *encoder;
     struct arena arena; /* of the frame being read */
+    /* Of the prompt being read: */
     struct token_ids ids;
+    int32_t marks[CHAT_MAX_MARKS], n_marks; /* see submit_message */
     struct str text;
     struct stream *streams; /* those that have begun and not ended */
     size_t n_streams, cap_streams;

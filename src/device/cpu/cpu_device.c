@@ -86,10 +86,15 @@ static const struct device_table cpu_table = {
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,
+    .experts_load = cpu_experts_load,
+    .experts_free = cpu_experts_free,
+    .experts_bytes = cpu_experts_bytes,
     .embedding_load = cpu_embedding_load,
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .gated_delta_reserve = cpu_gated_delta_reserve,
+    .state_slot_bytes = cpu_state_slot_bytes,
     .sync = cpu_sync,
     .close = cpu_close,
 };
@@ -118,6 +123,7 @@ enum status cpu_device_open(struct device **out, const struct cpu_options *optio
     cpu->rows = cpu_row_kernels(cpu->isa);
     cpu->linears = cpu_linear_kernels(cpu->isa);
     cpu->attention = cpu_attention_kernels(cpu->isa);
+    cpu->delta = cpu_delta_kernels(cpu->isa);
     *out = &cpu->device;
     return OK;
 }

@@ -1,5 +1,6 @@
 /* csgl: the table of commands. */
 #include "cli/commands.h"
+#include "cli/version.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +45,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("csgl %s\n", CSGL_VERSION);
+        version_print(stdout);
         return 0;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||

@@ -1,6 +1,7 @@
 /* The supervisor of csgl serve: the listening socket, the run directory, the children's command
  * lines. */
 #include "base/log.h"
+#include "base/system.h"
 #include "cli/serve.h"
 #include "message/process_trace.h"
 #include "message/supervisor.h"
@@ -166,13 +167,7 @@ static void remove_run_dir(const struct serve *s)
 
 static enum status find_program(struct serve *s, struct error *error)
 {
-    ssize_t n = readlink("/proc/self/exe", s->program, sizeof s->program - 1);
-    const char *given = options_environment("_"); /* where there is no /proc */
-    if (n > 0)
-        s->program[n] = '\0';
-    else if (given)
-        snprintf(s->program, sizeof s->program, "%s", given);
-    else
+    if (!system_program(s->program, sizeof s->program))
         return error_set(error, ERROR_NOT_FOUND, "csgl cannot find its own program file");
     return OK;
 }

@@ -31,6 +31,17 @@ const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa)
     default:
         break;
     }
+#elif defined(__aarch64__)
+    switch (isa) {
+    case CPU_ISA_I8MM:
+        return &linear_kernels_i8mm;
+    case CPU_ISA_DOTPROD:
+        return &linear_kernels_dotprod;
+    case CPU_ISA_NEON:
+        return &linear_kernels_neon;
+    default:
+        break;
+    }
 #endif
     (void)isa;
     return &linear_kernels_scalar;

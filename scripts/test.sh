@@ -3,6 +3,7 @@
 #   release  gcc or the system's compiler, all tests
 #   asan     clang with AddressSanitizer and UBSan: unit, ops, tiny models, command line, API
 #   tsan     clang with ThreadSanitizer: thread pool, messages, scheduler, server
+#   emulator clang 19 for the kernels: every operation of the GPU device on an emulator, whole tiny models
 #   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels, and
 #            operations on a processor of the base level; arm-quick: operations of rows and linears only
 # Ends with "N passed, N failed" over all of them.
@@ -14,6 +15,7 @@ passed=0 failed=0
 
 with=()
 case " ${builds[*]} " in *" asan "* | *" tsan "*) with+=(--sanitizers) ;; esac
+case " ${builds[*]} " in *" emulator "*) with+=(--emulator) ;; esac
 case " ${builds[*]} " in *" arm"*) with+=(--arm) ;; esac
 scripts/install-deps.sh "${with[@]}"
 
@@ -69,6 +71,14 @@ run_build() {
     fi
 }
 
+# What knows the GPU device.
+run_emulator() {
+    echo "== emulator"
+    cmake --preset emulator >/dev/null
+    cmake --build build/emulator
+    run_ctest emulator -R '^kernel_|emulator|rows|linear|attention|gated_delta|experts|models_gpu'
+}
+
 # The emulated processor, and the tests to build and run on it.
 run_arm() {
     local cpu=$1 pattern
@@ -90,13 +100,14 @@ for build in "${builds[@]}"; do
     # The real model's perplexity and the equality of answers are the release build's.
     asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
+    emulator) run_emulator ;;
     arm)
         run_arm max "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
         run_arm cortex-a72 "${operations[@]}"
         ;;
     arm-quick) run_arm max test_rows test_linear ;;
     *)
-        echo "csgl: no build named $build; there are release, debug, asan, tsan, arm and arm-quick" >&2
+        echo "csgl: no build named $build; there are release, debug, asan, tsan, emulator, arm and arm-quick" >&2
         exit 2
         ;;
     esac

@@ -342,6 +342,12 @@ struct device_table {
     /* Zeroed memory, aligned to at least 64 bytes. */
     enum status (*buffer_alloc)(struct device *, size_t bytes, struct buffer *out, struct error *);
     void (*buffer_free)(struct device *, struct buffer *);
+    /* Copies between the caller's memory and a buffer from `offset` on, whether the CPU reaches it
+     * or not. Everything queued is done before. */
+    enum status (*buffer_write)(struct device *, const struct buffer *to, size_t offset,
+                                const void *from, size_t bytes, struct error *);
+    enum status (*buffer_read)(struct device *, const struct buffer *from, size_t offset, void *to,
+                               size_t bytes, struct error *);
 
     /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols) into the device's layout. The slices'
      * weights may be released afterwards. `max_rows` bounds T of later calls (sizes the workspace).

@@ -21,7 +21,7 @@ set_source_files_properties(src/device/gpu/emulator_none.c PROPERTIES HEADER_FIL
 
 function(emulator_library name)
   add_library(${name} OBJECT ${ARGN})
-  target_include_directories(${name} PRIVATE src)
+  target_include_directories(${name} PRIVATE src src/device/gpu/emulator)
   target_compile_options(${name} PRIVATE -O2 -g -Wall -Wextra -Werror -fno-exceptions -fno-rtti
     -fno-threadsafe-statics)
 endfunction()

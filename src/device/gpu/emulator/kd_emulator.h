@@ -9,7 +9,7 @@ typedef unsigned long ulong;
 typedef _Float16 half;
 
 #define KD_VEC inline __attribute__((always_inline))
-#include "kd_vec.h"
+#include "kernels/kd_vec.h"
 using kd::as_type;
 using kd::dot;
 typedef kd::vec<float, 2> float2;

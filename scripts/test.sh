@@ -88,7 +88,7 @@ for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;
     # The real model's perplexity and the equality of answers are the release build's.
-    asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_server_api.py ;;
+    asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
     arm)
         run_arm max "${operations[@]}" test_base_half test_base_thread_pool test_models_logits

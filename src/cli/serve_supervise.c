@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "cli/serve.h"
+#include "message/process_trace.h"
 #include "message/supervisor.h"
 
 #include <errno.h>
@@ -150,8 +151,13 @@ static void remove_run_dir(const struct serve *s)
     remove_file(s, "frontend");
     remove_file(s, "scheduler");
     remove_file(s, "detokenizer");
+    remove_file(s, "trace.frontend");
+    remove_file(s, "trace.scheduler");
+    remove_file(s, "trace.detokenizer");
     for (int i = 0; i < BOARD_MAX_TOKENIZERS; i++) {
         snprintf(name, sizeof name, "tokenizer.%d", i);
+        remove_file(s, name);
+        snprintf(name, sizeof name, "trace.tokenizer.%d", i);
         remove_file(s, name);
     }
     rmdir(s->run_dir);
@@ -238,6 +244,8 @@ int serve_supervise(const struct serve_options *options, int argc, char **argv)
         status = make_run_dir(s, &error);
     if (status == OK)
         status = add_children(s, argc, argv, &error);
+    if (status == OK && options->has_profile)
+        profile_start(s->board, 0, 0);
     if (status == OK) {
         log_info("loading %s", options->model.model_path);
         struct supervisor_options supervisor = {.board = s->board,

@@ -51,6 +51,11 @@ static void cpu_buffer_free(struct device *device, struct buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
+static void cpu_observe(struct device *device, const struct thread_observer *observer)
+{
+    thread_pool_observe(cpu_device_of(device)->pool, observer);
+}
+
 static enum status cpu_sync(struct device *device, struct error *error)
 {
     (void)device;
@@ -86,13 +91,16 @@ static const struct device_table cpu_table = {
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,
+    .linear_size = cpu_linear_size,
     .experts_load = cpu_experts_load,
     .experts_free = cpu_experts_free,
     .experts_bytes = cpu_experts_bytes,
+    .expert_size = cpu_expert_size,
     .embedding_load = cpu_embedding_load,
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .observe = cpu_observe,
     .gated_delta_reserve = cpu_gated_delta_reserve,
     .state_slot_bytes = cpu_state_slot_bytes,
     .sync = cpu_sync,

@@ -184,6 +184,18 @@ size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices
     return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
 }
 
+size_t cpu_linear_size(const struct linear *linear)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < linear->n_parts; i++) {
+        const struct linear_part *part = &linear->parts[i];
+        bytes += (size_t)part->n_blocks * part->block_bytes;
+        if (part->bias)
+            bytes += (size_t)part->rows * sizeof *part->bias;
+    }
+    return bytes;
+}
+
 struct packing_run {
     const struct linear *linear;
     const struct weight_slice *slices;

@@ -33,7 +33,8 @@ N_TOKENS = 24
 DTYPES = ["bfloat16", "float16", "float32"]
 
 # name: (model of make_tiny_models.py beside it, bits, group): nothing is stored, csgl quantizes when it loads
-AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32)}
+AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32),
+           "mlx_at_load_moe": ("qwen2_moe_top4", 4, 32)}
 
 
 def own_choice(path, _):
@@ -43,6 +44,11 @@ def own_choice(path, _):
     if path.endswith("down_proj"):
         return {"group_size": 16, "bits": 4, "mode": "nvfp4"}
     return not path.endswith(("o_proj", "embed_tokens"))
+
+
+def not_a_router(path, _):
+    """csgl leaves what chooses experts in floats."""
+    return not path.endswith(("mlp.gate", "shared_expert_gate"))
 
 
 # name: (configuration class, own keys, arguments of quantize_model, stored floats)
@@ -98,8 +104,9 @@ def make_at_load(output, name):
     tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
     with tempfile.TemporaryDirectory() as quantized:
         quantized = pathlib.Path(quantized)
-        mlx_model, config = mlx_lm.utils.load_model(output / source)
-        mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits)
+        theta = {"rope_theta": model.config.rope_parameters["rope_theta"]}  # mlx-lm's qwen2_moe reads no other key
+        mlx_model, config = mlx_lm.utils.load_model(output / source, model_config=theta)
+        mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits, quant_predicate=not_a_router)
         mlx_lm.utils.save_model(quantized, mlx_model)
         mlx_lm.utils.save_config(config, quantized / "config.json")
         mlx_model, logits = mlx_logits(quantized, tokens)

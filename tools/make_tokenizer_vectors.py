@@ -171,7 +171,7 @@ def byte_level(**options):
 def train(pre_tokenizer, normalizer, added, size, model=None):
     tokenizer = Tokenizer(model or models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
-    if normalizer:
+    if normalizer is not None:
         tokenizer.normalizer = normalizer
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
     tokenizer.train_from_iterator(PROSE + CODE, trainer)

@@ -156,14 +156,23 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     return OK;
 }
 
-void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
+static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file_map *map = &c->files[i];
-        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)weight->data;
+        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;
         if (map->data && at >= start && at - start < map->bytes)
-            file_map_release(map, at - start, weight_bytes(weight));
+            file_map_release(map, at - start, bytes);
     }
+}
+
+void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
+{
+    release_bytes(c, weight->data, weight_bytes(weight));
+    if (weight->levels.scales)
+        release_bytes(c, weight->levels.scales, weight_levels_bytes(weight));
+    if (weight->levels.biases)
+        release_bytes(c, weight->levels.biases, weight_levels_bytes(weight));
 }
 
 enum status checkpoint_vocab(const struct checkpoint *c, struct checkpoint_vocab *out,

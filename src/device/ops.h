@@ -19,12 +19,14 @@ struct device;
 
 /* --- weights ---------------------------------------------------------------------------------- */
 
-/* A part of a weight: rows [row, row + rows) and columns [col, col + cols) of `weight`, columns on
- * block borders. `bias` is f32 [rows] (already sliced) or NULL. */
+/* A part of a weight: rows row, row + row_step, ... (`rows` of them) and columns [col, col + cols)
+ * of `weight`, columns on block borders. `bias` is f32 [rows] (already sliced) or NULL. */
 struct weight_slice {
     struct weight weight;
     int64_t row, rows, col, cols;
     const float *bias;
+    int32_t row_step; /* 0 means 1; 2 takes apart rows that two parts share in turn */
+    bool keeps_f32;   /* the inputs are not rounded, in whatever mode the device is (routers) */
 };
 
 enum { LINEAR_MAX_PARTS = 4 };
@@ -35,6 +37,16 @@ struct linear;
 
 /* A table whose rows are looked up by id. Opaque outside the device. */
 struct embedding;
+
+/* One expert of a mixture: gate and up [I, H], down [H, I]. */
+struct expert_slices {
+    struct weight_slice gate, up, down;
+};
+
+enum { MOE_MAX_EXPERTS = 4096 };
+
+/* A device's own copy of the experts of a layer. Opaque outside the device. */
+struct experts;
 
 /* --- paged KV --------------------------------------------------------------------------------- */
 
@@ -51,6 +63,27 @@ struct kv_pages {
     const struct buffer *buffer;
     size_t offset;
     struct kv_layout layout;
+};
+
+/* --- recurrent states ------------------------------------------------------------------------- */
+
+/* What a sequence keeps besides KV: per gated-delta layer a state [n_v_heads][k_dim][v_dim] and the
+ * last conv_rows pre-conv rows of conv_channels = 2 n_k_heads k_dim + n_v_heads v_dim values. On
+ * this rank. n_layers 0: the model keeps nothing. The bytes inside a slot are the device's affair.
+ */
+struct state_layout {
+    int32_t n_layers, n_v_heads, k_dim, v_dim, conv_channels, conv_rows;
+    enum dtype dtype; /* of the state: F32 or BF16 */
+};
+
+/* One layer's slots: n_slots * slot_bytes at `offset` of `buffer`; a slot holds one sequence's
+ * state after some token. */
+struct state_slots {
+    const struct buffer *buffer;
+    size_t offset;
+    size_t slot_bytes; /* from the device's state_slot_bytes */
+    int32_t n_slots;
+    struct state_layout layout;
 };
 
 /* --- argument structs ------------------------------------------------------------------------- */
@@ -92,8 +125,8 @@ struct rope_angles_args {
 };
 
 /* In place on q and k: per-head RMSNorm when a weight is given, then half-split RoPE on the first R
- * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes first.
- * 1e-5 relative to the head's norm. */
+ * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes
+ * first. 1e-5 relative to the head's norm. */
 struct qk_norm_rope_args {
     struct tensor q;      /* [T, n_q * D] */
     struct tensor k;      /* [T, n_kv * D] */
@@ -147,6 +180,43 @@ struct gather_args {
     struct tensor out;  /* [n, H] */
 };
 
+/* The K experts with the largest logits of each row, largest first, of equal ones the lower; their
+ * weights are softmax(logits) over all experts or, if is_normalised, over the chosen ones (which is
+ * the same as dividing by the chosen ones' sum). Not a number counts as the smallest. Experts
+ * exact, weights relative 1e-5. */
+struct moe_route_args {
+    struct tensor logits;  /* [T, E], K <= E <= MOE_MAX_EXPERTS */
+    struct tensor experts; /* i32 [T, K] */
+    struct tensor weights; /* [T, K] */
+    bool is_normalised;
+};
+
+/* What a gated feed-forward block multiplies: silu(gate) * up, or gpt-oss's
+ * (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit). */
+enum activation { ACTIVATION_SILU, ACTIVATION_CLAMPED_SWIGLU };
+
+/* out[t] = sum_k weights[t, k] * FFN(experts[t, k], x[t]) + s * shared[t],
+ * FFN(e, v) = down_e act(gate_e v, up_e v); s = sigmoid(shared_gate[t]), 1 without a gate.
+ * The sum runs in the order of the experts' numbers, so that a row does not depend on the others.
+ * Each chosen expert's weights are read once for up to a thousand rows. Tolerance as linear's. */
+struct moe_ffn_args {
+    const struct experts *stack;
+    struct tensor x;           /* [T, H] */
+    struct tensor experts;     /* i32 [T, K], each in [0, E) */
+    struct tensor weights;     /* [T, K] */
+    struct tensor shared;      /* [T, H]; buffer NULL: none */
+    struct tensor shared_gate; /* [T, 1]; buffer NULL: none */
+    struct tensor out;         /* [T, H], may be x or shared */
+    enum activation activation;
+    float alpha, limit; /* of CLAMPED_SWIGLU */
+};
+
+/* Slot `to` = slot `from` of one layer. Exact. */
+struct state_copy_args {
+    struct state_slots slots;
+    int32_t from, to;
+};
+
 #define DEVICE_OPS(X)                                                                              \
     X(embed)                                                                                       \
     X(rms_norm)                                                                                    \
@@ -156,7 +226,10 @@ struct gather_args {
     X(kv_store)                                                                                    \
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
-    X(gather)
+    X(gather)                                                                                      \
+    X(state_copy)                                                                                  \
+    X(moe_route)                                                                                   \
+    X(moe_ffn)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -177,6 +250,16 @@ struct device_table {
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
 
+    /* Copies experts that all have the same shape; afterwards their weights may be released.
+     * `max_rows` bounds T and `top_k` K of later calls. */
+    enum status (*experts_load)(struct device *, const struct expert_slices *experts,
+                                int32_t n_experts, int32_t top_k, int32_t max_rows,
+                                struct experts **out, struct error *);
+    void (*experts_free)(struct device *, struct experts *);
+    /* Bytes that experts_load would take. */
+    size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
+                            int32_t n_experts);
+
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,
                                   struct embedding **out, struct error *);
@@ -188,6 +271,9 @@ struct device_table {
     enum status (*attention_reserve)(struct device *, const struct kv_layout *layout,
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
+
+    /* Bytes of one layer's slot, a multiple of 64. */
+    size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

@@ -1,12 +1,12 @@
 /* Hunyuan's dense models: RMSNorm on each head of q and k after RoPE, a theta raised by alpha
  * (models.md 1.10). */
-#include "models/dense.h"
+#include "models/decoder.h"
 
 static enum status hunyuan_configure(const struct json *config, const struct comm *comm,
                                      struct model **out, struct error *error)
 {
-    struct dense_config c;
-    enum status status = dense_config_read(config, &c, error);
+    struct decoder_config c;
+    enum status status = decoder_config_read(config, &c, error);
     if (status != OK)
         return status;
     if (json_is_null(json_get(config, "rms_norm_eps")))
@@ -16,7 +16,7 @@ static enum status hunyuan_configure(const struct json *config, const struct com
     c.has_o_bias = has_attention_bias;
     c.has_qk_norm = json_bool(json_get(config, "use_qk_norm"), true);
     c.norm_last = true;
-    return dense_new(&c, comm, out, error);
+    return decoder_new(&c, comm, out, error);
 }
 
 static const char *const model_types[] = {"hunyuan_v1_dense", NULL};
@@ -25,5 +25,5 @@ const struct model_family hunyuan_dense_family = {
     .name = "hunyuan_v1_dense",
     .model_types = model_types,
     .configure = hunyuan_configure,
-    DENSE_FAMILY_CALLS,
+    DECODER_FAMILY_CALLS,
 };

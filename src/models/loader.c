@@ -23,7 +23,7 @@ static void report(struct loader *l)
         l->progress(l->progress_context, (double)l->bytes / (double)l->total_bytes);
 }
 
-static enum status find(const struct loader *l, const char *name, const char *suffix, int64_t rows,
+enum status loader_find(const struct loader *l, const char *name, const char *suffix, int64_t rows,
                         int64_t cols, struct weight *out, struct error *error)
 {
     char full[MAX_NAME];
@@ -39,6 +39,20 @@ static enum status find(const struct loader *l, const char *name, const char *su
     return OK;
 }
 
+enum status loader_check_columns(const struct loader *l, const char *name,
+                                 const struct weight_slice *slice, struct error *error)
+{
+    int block = weight_shape(&slice->weight).block;
+    int64_t end = slice->col + slice->cols;
+    if (slice->col % block || (end % block && end != slice->weight.cols))
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%s: weight %s cannot be split over %d ranks: %lld columns from %lld are "
+                         "not whole blocks of %d; use fewer ranks",
+                         checkpoint_path(l->checkpoint), name, l->comm->n_ranks,
+                         (long long)slice->cols, (long long)slice->col, block);
+    return OK;
+}
+
 /* Fills the slice of this rank. Its bias, if any, is read into a new array that the caller frees.
  */
 static enum status slice_part(struct loader *l, const struct linear_part *part, enum shard shard,
@@ -47,7 +61,7 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
     *bias = NULL;
     *out = (struct weight_slice){0};
     enum status status =
-        find(l, part->name, ".weight", part->n_out, part->n_in, &out->weight, error);
+        loader_find(l, part->name, ".weight", part->n_out, part->n_in, &out->weight, error);
     if (status != OK)
         return status;
     int32_t row = 0, rows = part->n_out, col = 0, cols = part->n_in;
@@ -55,22 +69,18 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
         loader_share(l->comm, part->n_out, part->unit, &row, &rows);
     else if (shard == SHARD_ROWS)
         loader_share(l->comm, part->n_in, part->unit, &col, &cols);
-    int block = weight_info(out->weight.encoding)->block;
-    if (col % block || cols % block)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "%s: weight %s cannot be split over %d ranks: %d columns from %d are not "
-                         "whole blocks of %d; use fewer ranks",
-                         checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks, (int)cols,
-                         (int)col, block);
     out->row = row;
     out->rows = rows;
     out->col = col;
     out->cols = cols;
+    status = loader_check_columns(l, part->name, out, error);
+    if (status != OK)
+        return status;
     /* The bias of a row-parallel linear is added once, by rank 0. */
     if (!part->has_bias || (shard == SHARD_ROWS && l->comm->rank != 0))
         return OK;
     struct weight w;
-    status = find(l, part->name, ".bias", 1, part->n_out, &w, error);
+    status = loader_find(l, part->name, ".bias", 1, part->n_out, &w, error);
     if (status != OK || l->is_counting)
         return status;
     *bias = malloc((size_t)part->n_out * sizeof **bias);
@@ -93,8 +103,9 @@ static bool keep(void *array_pointer, int32_t *n, void *item)
     return true;
 }
 
-enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
-                          enum shard shard, struct linear_layer *out, struct error *error)
+static enum status load_linear(struct loader *l, const struct linear_part *parts, int n_parts,
+                               enum shard shard, bool keeps_f32, struct linear_layer *out,
+                               struct error *error)
 {
     struct weight_slice slices[LINEAR_MAX_PARTS] = {0};
     float *biases[LINEAR_MAX_PARTS] = {0};
@@ -102,6 +113,7 @@ enum status loader_linear(struct loader *l, const struct linear_part *parts, int
     *out = (struct linear_layer){.shard = shard};
     for (int i = 0; i < n_parts && status == OK; i++) {
         status = slice_part(l, &parts[i], shard, &slices[i], &biases[i], error);
+        slices[i].keeps_f32 = keeps_f32;
         out->n_out += (int32_t)slices[i].rows;
     }
     if (status != OK)
@@ -125,6 +137,28 @@ out:
     for (int i = 0; i < n_parts; i++)
         free(biases[i]);
     return status;
+}
+
+enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
+                          enum shard shard, struct linear_layer *out, struct error *error)
+{
+    return load_linear(l, parts, n_parts, shard, false, out, error);
+}
+
+enum status loader_router(struct loader *l, const struct linear_part *parts, int n_parts,
+                          struct linear_layer *out, struct error *error)
+{
+    return load_linear(l, parts, n_parts, SHARD_WHOLE, true, out, error);
+}
+
+enum status loader_keep_experts(struct loader *l, struct experts *experts, struct error *error)
+{
+    if (!keep(&l->model->experts, &l->model->n_experts, experts)) {
+        l->device->table->experts_free(l->device, experts);
+        return error_memory(error, sizeof(void *));
+    }
+    report(l);
+    return OK;
 }
 
 enum status loader_constant(struct loader *l, const float *values, int32_t n, struct tensor *out,
@@ -158,7 +192,7 @@ enum status loader_vector(struct loader *l, const char *name, int32_t n, struct 
                           struct error *error)
 {
     struct weight w;
-    enum status status = find(l, name, "", 1, n, &w, error);
+    enum status status = loader_find(l, name, "", 1, n, &w, error);
     if (status != OK || l->is_counting)
         return status != OK ? status : loader_constant(l, NULL, n, out, error);
     float *values = malloc((size_t)n * sizeof *values);
@@ -181,7 +215,7 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
                              struct embedding **out, struct error *error)
 {
     struct weight w;
-    enum status status = find(l, name, "", n_rows, n_cols, &w, error);
+    enum status status = loader_find(l, name, "", n_rows, n_cols, &w, error);
     if (status != OK || l->is_counting)
         return status;
     status = l->device->table->embedding_load(l->device, &w, out, error);

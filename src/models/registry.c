@@ -6,9 +6,11 @@
 #include <string.h>
 
 extern const struct model_family llama_family, qwen2_family, qwen3_family, hunyuan_dense_family;
+extern const struct model_family qwen2_moe_family, qwen3_moe_family;
 
-static const struct model_family *const families[] = {&llama_family, &qwen2_family, &qwen3_family,
-                                                      &hunyuan_dense_family};
+static const struct model_family *const families[] = {&llama_family,     &qwen2_family,
+                                                      &qwen3_family,     &hunyuan_dense_family,
+                                                      &qwen2_moe_family, &qwen3_moe_family};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 static const struct model_family *find_family(const char *model_type)
@@ -92,6 +94,8 @@ void model_free(struct model *model)
         return;
     for (int32_t i = 0; i < model->n_linears; i++)
         model->device->table->linear_free(model->device, model->linears[i]);
+    for (int32_t i = 0; i < model->n_experts; i++)
+        model->device->table->experts_free(model->device, model->experts[i]);
     for (int32_t i = 0; i < model->n_embeddings; i++)
         model->device->table->embedding_free(model->device, model->embeddings[i]);
     for (int32_t i = 0; i < model->n_buffers; i++) {
@@ -99,6 +103,7 @@ void model_free(struct model *model)
         free(model->buffers[i]);
     }
     free(model->linears);
+    free(model->experts);
     free(model->embeddings);
     free(model->buffers);
     model->family->free(model);

@@ -48,6 +48,7 @@ void cpu_rms_norm(struct device *device, const struct rms_norm_args *args);
 void cpu_rope_angles(struct device *device, const struct rope_angles_args *args);
 void cpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args);
 void cpu_silu_mul(struct device *device, const struct silu_mul_args *args);
+void cpu_moe_route(struct device *device, const struct moe_route_args *args);
 void cpu_gather(struct device *device, const struct gather_args *args);
 enum status cpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error);
@@ -60,6 +61,15 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
 void cpu_linear_free(struct device *device, struct linear *linear);
 size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
 
+/* moe.c */
+void cpu_moe_ffn(struct device *device, const struct moe_ffn_args *args);
+enum status cpu_experts_load(struct device *device, const struct expert_slices *experts,
+                             int32_t n_experts, int32_t top_k, int32_t max_rows,
+                             struct experts **out, struct error *error);
+void cpu_experts_free(struct device *device, struct experts *experts);
+size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                         int32_t n_experts);
+
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);
 void cpu_paged_attention(struct device *device, const struct paged_attention_args *args);
@@ -67,5 +77,9 @@ size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *la
 enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error);
+
+/* states.c */
+size_t cpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
+void cpu_state_copy(struct device *device, const struct state_copy_args *args);
 
 #endif

@@ -1,6 +1,6 @@
 /* The ops that work on each row for itself: embed, rms_norm, rope_angles, qk_norm_rope, silu_mul,
- * gather. Rows are shared out to the pool only where there is more to do than a run of it costs; a
- * single row stays on the calling thread. */
+ * moe_route, gather. Rows are shared out to the pool only where there is more to do than a run of
+ * it costs; a single row stays on the calling thread. */
 #include "device/cpu/rows.h"
 
 #include "base/size.h"
@@ -219,6 +219,59 @@ void cpu_silu_mul(struct device *device, const struct silu_mul_args *args)
     int cols = args->out.cols, chunks = (int)ceil_div(cols, SILU_CHUNK);
     for_rows(device, silu_mul_chunks, args, args->out.rows * chunks,
              (int64_t)SILU_COST * (cols < SILU_CHUNK ? cols : SILU_CHUNK));
+}
+
+/* --- moe_route -------------------------------------------------------------------------------- */
+
+/* The n largest of `logits` in `experts`, largest first, a NaN as -inf. A list is kept in order;
+ * most experts only look at its end. */
+static void choose_experts(const float *logits, int n_experts, int32_t *experts, int n)
+{
+    for (int e = 0; e < n_experts; e++) {
+        float logit = isnan(logits[e]) ? -INFINITY : logits[e];
+        int at = e < n ? e : n;
+        while (at > 0) {
+            float other = logits[experts[at - 1]];
+            if (!(logit > (isnan(other) ? -INFINITY : other)))
+                break;
+            if (at < n)
+                experts[at] = experts[at - 1];
+            at--;
+        }
+        if (at < n)
+            experts[at] = e;
+    }
+}
+
+static void moe_route_rows(const struct row_kernels *kernels, const void *context, int first, int n)
+{
+    const struct moe_route_args *args = context;
+    int n_chosen = args->experts.cols, n_experts = args->logits.cols;
+    for (int row = first; row < first + n; row++) {
+        const float *logits = tensor_at(&args->logits, row);
+        int32_t *experts = tensor_at(&args->experts, row);
+        float *weights = tensor_at(&args->weights, row);
+        choose_experts(logits, n_experts, experts, n_chosen);
+        float max = logits[experts[0]], sum = 0;
+        for (int i = 0; i < n_chosen; i++) {
+            weights[i] = expf(logits[experts[i]] - max);
+            sum += weights[i];
+        }
+        if (!args->is_normalised)
+            sum = kernels->sum_exp(logits, n_experts, max);
+        for (int i = 0; i < n_chosen; i++)
+            weights[i] /= sum;
+    }
+}
+
+void cpu_moe_route(struct device *device, const struct moe_route_args *args)
+{
+    assert(args->logits.dtype == DTYPE_F32 && args->experts.dtype == DTYPE_I32);
+    assert(args->experts.cols >= 1 && args->experts.cols <= args->logits.cols);
+    assert(args->weights.cols == args->experts.cols && args->weights.dtype == DTYPE_F32);
+    enum { ROUTE_COST = 4 /* floats of plain work a logit */ };
+    for_rows(device, moe_route_rows, args, args->logits.rows,
+             (int64_t)ROUTE_COST * args->logits.cols);
 }
 
 /* --- gather ----------------------------------------------------------------------------------- */

@@ -1,39 +1,39 @@
-#include "models/dense.h"
+#include "models/decoder.h"
 
 #include "layers/attention.h"
-#include "layers/mlp.h"
 #include "models/loader.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-struct dense_layer {
+struct decoder_layer {
     struct norm_layer input_norm, post_attention_norm;
     struct attention_layer attention;
-    struct mlp_layer mlp;
+    struct mlp_layer mlp; /* of a dense layer */
+    struct moe_layer moe; /* of a sparse one */
 };
 
-struct dense_model {
+struct decoder_model {
     struct model model;
-    struct dense_config config;
+    struct decoder_config config;
     struct embedding *embedding;
     struct rope_layer rope;
     struct norm_layer norm;
     struct linear_layer head;
-    struct dense_layer layers[];
+    struct decoder_layer layers[];
 };
 
-static struct dense_model *dense_of(struct model *model)
+static struct decoder_model *decoder_of(struct model *model)
 {
-    return (struct dense_model *)(void *)model;
+    return (struct decoder_model *)(void *)model;
 }
 
 /* Full layers form the first group, sliding ones the second; a group without layers does not exist.
  */
-static void make_groups(struct dense_model *m)
+static void make_groups(struct decoder_model *m)
 {
-    const struct dense_config *c = &m->config;
+    const struct decoder_config *c = &m->config;
     int32_t n_sliding = 0;
     for (int32_t i = 0; i < c->n_layers; i++)
         n_sliding += c->is_sliding[i];
@@ -48,27 +48,50 @@ static void make_groups(struct dense_model *m)
         m->layers[i].attention.group = c->is_sliding[i] && n_full ? 1 : 0;
 }
 
-static enum status check_ranks(const struct dense_config *c, const struct comm *comm,
+/* The widest intermediate of a dense block, of the whole model: of dense layers and of shared
+ * experts. */
+static int32_t mlp_width(const struct decoder_config *c)
+{
+    int32_t width = 0;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        int32_t n = c->is_sparse[i] ? c->moe.shared_intermediate : c->intermediate;
+        width = n > width ? n : width;
+    }
+    return width;
+}
+
+static bool has_sparse_layers(const struct decoder_config *c)
+{
+    bool found = false;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        found |= c->is_sparse[i];
+    return found;
+}
+
+static enum status check_ranks(const struct decoder_config *c, const struct comm *comm,
                                struct error *error)
 {
     int n = comm->n_ranks;
     bool kv_fits = c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0;
-    if (c->n_heads % n || !kv_fits || c->intermediate % n)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "%d query heads, %d key-value heads and %d intermediate columns cannot be "
-                         "split over %d ranks evenly",
-                         c->n_heads, c->n_kv_heads, c->intermediate, n);
+    int32_t dense = mlp_width(c), sparse = has_sparse_layers(c) ? c->moe.intermediate : 0;
+    if (c->n_heads % n || !kv_fits || dense % n || sparse % n)
+        return error_set(
+            error, ERROR_UNSUPPORTED,
+            "%d query heads, %d key-value heads and intermediates of %d columns (%d of "
+            "an expert) cannot be split over %d ranks evenly",
+            c->n_heads, c->n_kv_heads, dense, sparse, n);
     return OK;
 }
 
-enum status dense_new(const struct dense_config *c, const struct comm *comm, struct model **out,
-                      struct error *error)
+enum status decoder_new(const struct decoder_config *c, const struct comm *comm, struct model **out,
+                        struct error *error)
 {
     enum status status = check_ranks(c, comm, error);
     if (status != OK)
         return status;
-    size_t bytes = sizeof(struct dense_model) + (size_t)c->n_layers * sizeof(struct dense_layer);
-    struct dense_model *m = calloc(1, bytes);
+    size_t bytes =
+        sizeof(struct decoder_model) + (size_t)c->n_layers * sizeof(struct decoder_layer);
+    struct decoder_model *m = calloc(1, bytes);
     if (!m)
         return error_memory(error, bytes);
     m->config = *c;
@@ -87,9 +110,9 @@ enum status dense_new(const struct dense_config *c, const struct comm *comm, str
     return OK;
 }
 
-void dense_free(struct model *model)
+void decoder_free(struct model *model)
 {
-    free(dense_of(model));
+    free(decoder_of(model));
 }
 
 /* "model.layers.I.SUFFIX" */
@@ -104,10 +127,10 @@ static struct name layer_name(int32_t layer, const char *suffix)
     return name;
 }
 
-static enum status load_attention(struct dense_model *m, struct loader *l, int32_t i,
+static enum status load_attention(struct decoder_model *m, struct loader *l, int32_t i,
                                   struct error *error)
 {
-    const struct dense_config *c = &m->config;
+    const struct decoder_config *c = &m->config;
     struct attention_layer *a = &m->layers[i].attention;
     int32_t d = c->head_dim, q_out = c->n_heads * d, kv_out = c->n_kv_heads * d;
     struct name q = layer_name(i, "self_attn.q_proj"), k = layer_name(i, "self_attn.k_proj"),
@@ -137,16 +160,12 @@ static enum status load_attention(struct dense_model *m, struct loader *l, int32
     return status;
 }
 
-static enum status load_layer(struct dense_model *m, struct loader *l, int32_t i,
+static enum status load_layer(struct decoder_model *m, struct loader *l, int32_t i,
                               struct error *error)
 {
-    const struct dense_config *c = &m->config;
-    struct dense_layer *layer = &m->layers[i];
-    struct name gate = layer_name(i, "mlp.gate_proj"), up = layer_name(i, "mlp.up_proj"),
-                down = layer_name(i, "mlp.down_proj");
-    struct linear_part gate_up[] = {{gate.text, c->intermediate, c->hidden, c->has_mlp_bias, 0},
-                                    {up.text, c->intermediate, c->hidden, c->has_mlp_bias, 0}};
-    struct linear_part out = {down.text, c->hidden, c->intermediate, c->has_mlp_bias, 0};
+    const struct decoder_config *c = &m->config;
+    struct decoder_layer *layer = &m->layers[i];
+    struct name mlp = layer_name(i, "mlp");
     enum status status = loader_norm(l, layer_name(i, "input_layernorm.weight").text, c->hidden,
                                      c->eps, &layer->input_norm, error);
     if (status == OK)
@@ -154,14 +173,14 @@ static enum status load_layer(struct dense_model *m, struct loader *l, int32_t i
                              c->eps, &layer->post_attention_norm, error);
     if (status == OK)
         status = load_attention(m, l, i, error);
-    if (status == OK)
-        status = loader_linear(l, gate_up, 2, SHARD_COLUMNS, &layer->mlp.gate_up, error);
-    if (status == OK)
-        status = loader_linear(l, &out, 1, SHARD_ROWS, &layer->mlp.down, error);
-    return status;
+    if (status != OK)
+        return status;
+    return c->is_sparse[i] ? moe_load(l, mlp.text, c->hidden, &c->moe, &layer->moe, error)
+                           : mlp_load(l, mlp.text, c->hidden, c->intermediate, c->has_mlp_bias,
+                                      &layer->mlp, error);
 }
 
-static enum status load_rope(struct dense_model *m, struct loader *l, struct error *error)
+static enum status load_rope(struct decoder_model *m, struct loader *l, struct error *error)
 {
     int32_t n = m->config.rope.dim / 2;
     float *inv_freq = malloc((size_t)n * 2 * sizeof *inv_freq), *divisors = inv_freq + n;
@@ -190,10 +209,10 @@ static enum status load_rope(struct dense_model *m, struct loader *l, struct err
     return status;
 }
 
-enum status dense_load(struct model *model, struct loader *l, struct error *error)
+enum status decoder_load(struct model *model, struct loader *l, struct error *error)
 {
-    struct dense_model *m = dense_of(model);
-    const struct dense_config *c = &m->config;
+    struct decoder_model *m = decoder_of(model);
+    const struct decoder_config *c = &m->config;
     bool is_tied = c->head == HEAD_TIED ||
                    (c->head == HEAD_IF_PRESENT && !checkpoint_has(l->checkpoint, "lm_head.weight"));
     /* A head whose rows do not split evenly stays whole on every rank. */
@@ -213,9 +232,9 @@ enum status dense_load(struct model *model, struct loader *l, struct error *erro
     return status;
 }
 
-void dense_bind_pages(struct model *model, int32_t group, int32_t layer, struct kv_pages pages)
+void decoder_bind_pages(struct model *model, int32_t group, int32_t layer, struct kv_pages pages)
 {
-    struct dense_model *m = dense_of(model);
+    struct decoder_model *m = decoder_of(model);
     for (int32_t i = 0; i < m->config.n_layers; i++)
         if (m->layers[i].attention.group == group && layer-- == 0)
             m->layers[i].attention.pages = pages;
@@ -227,25 +246,28 @@ static int32_t qkv_cols(const struct model *m)
     return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
 }
 
-static int32_t mlp_cols(const struct dense_model *m)
+static int32_t mlp_cols(const struct decoder_model *m)
 {
-    return m->layers[0].mlp.gate_up.n_out / 2;
+    return mlp_width(&m->config) / m->model.n_ranks;
 }
 
-size_t dense_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)
+/* Nothing where no layer is sparse. */
+static struct moe_shape moe_shape(const struct decoder_model *m)
 {
-    const struct dense_model *m = (const struct dense_model *)(const void *)model;
+    const struct decoder_config *c = &m->config;
+    return has_sparse_layers(c) ? moe_shape_of(&c->moe, c->hidden) : (struct moe_shape){0};
+}
+
+size_t decoder_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)
+{
+    const struct decoder_model *m = (const struct decoder_model *)(const void *)model;
     int64_t heads = (int64_t)model->n_heads * model->head_dim;
-    int64_t row_cols[] = {model->hidden,
-                          model->hidden,
-                          qkv_cols(model),
-                          heads,
-                          m->config.rope.dim,
-                          m->config.intermediate,
-                          2 * (int64_t)m->config.intermediate};
+    int64_t row_cols[] = {model->hidden,      model->hidden, qkv_cols(model),         heads,
+                          m->config.rope.dim, mlp_cols(m),   2 * (int64_t)mlp_cols(m)};
     /* The wanted rows of the last layer, and this rank's part of the logits. */
     int64_t want_cols[] = {heads, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
-    size_t bytes = 0;
+    struct moe_shape moe = moe_shape(m);
+    size_t bytes = moe_scratch_bytes(&moe, max_rows);
     for (size_t i = 0; i < sizeof row_cols / sizeof row_cols[0]; i++)
         bytes += forward_tensor_bytes(max_rows, row_cols[i]);
     for (size_t i = 0; i < sizeof want_cols / sizeof want_cols[0]; i++)
@@ -260,7 +282,7 @@ static struct tensor wanted_rows(struct forward *f, const struct tensor *x)
     return out;
 }
 
-static void head_forward(struct dense_model *m, struct forward *f, const struct tensor *x)
+static void head_forward(struct decoder_model *m, struct forward *f, const struct tensor *x)
 {
     if (m->head.shard == SHARD_WHOLE || f->comm->n_ranks == 1) {
         linear_forward(f, &m->head, x, &f->logits);
@@ -271,9 +293,9 @@ static void head_forward(struct dense_model *m, struct forward *f, const struct 
     f->comm->table->all_gather(f->comm, &part, &f->logits);
 }
 
-void dense_forward(struct model *model, struct forward *f)
+void decoder_forward(struct model *model, struct forward *f)
 {
-    struct dense_model *m = dense_of(model);
+    struct decoder_model *m = decoder_of(model);
     int32_t rows = f->n_tokens, n_layers = m->config.n_layers;
     struct tensor h = forward_tensor(f, rows, model->hidden);
     struct tensor x = forward_tensor(f, rows, model->hidden);
@@ -281,12 +303,14 @@ void dense_forward(struct model *model, struct forward *f)
     struct tensor heads = forward_tensor(f, rows, model->n_heads * model->head_dim);
     struct mlp_scratch mlp = {.gate_up = forward_tensor(f, rows, 2 * mlp_cols(m)),
                               .act = forward_tensor(f, rows, mlp_cols(m))};
+    struct moe_shape shape = moe_shape(m);
+    struct moe_scratch moe = moe_scratch_make(f, &shape, rows);
     struct tensor angles = rope_forward(f, &m->rope);
 
     device_embed(f->device, &(struct embed_args){m->embedding, f->tokens, h});
     norm_forward(f, &m->layers[0].input_norm, &h, &x);
     for (int32_t i = 0; i < n_layers; i++) {
-        const struct dense_layer *layer = &m->layers[i];
+        const struct decoder_layer *layer = &m->layers[i];
         attention_forward(f, &layer->attention, &angles, &x, &qkv, &heads);
         if (i == n_layers - 1 && f->n_want < rows) {
             /* Only wanted rows go beyond the last layer's keys and values. */
@@ -298,7 +322,10 @@ void dense_forward(struct model *model, struct forward *f)
         }
         linear_forward(f, &layer->attention.o, &heads, &x);
         norm_forward_add(f, &layer->post_attention_norm, &x, &h, &x);
-        mlp_forward(f, &layer->mlp, &mlp, &x, &x);
+        if (m->config.is_sparse[i])
+            moe_forward(f, &layer->moe, &moe, &mlp, &x, &x);
+        else
+            mlp_forward(f, &layer->mlp, &mlp, &x, &x);
         const struct norm_layer *next = i + 1 < n_layers ? &layer[1].input_norm : &m->norm;
         norm_forward_add(f, next, &x, &h, &x);
     }

@@ -30,12 +30,13 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, GptOssConfig, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from gguf_reference import load_model
 from gguf_writing import write_gguf
 
 N_TOKENS = 131  # not a multiple of a page, a block or a vector
+N_LONG = 200
 
 SMALL = {
     "vocab_size": 96,
@@ -59,6 +60,16 @@ def rope(kind, theta=10000.0, **keys):
 LLAMA3_ROPE = rope("llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=64)
 YARN_ROPE = {"max_position_embeddings": 160, **rope("yarn", factor=4.0, original_max_position_embeddings=40)}
+
+GPT_OSS = {
+    "vocab_size": 64, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 37,
+}
+GPT_OSS_ROPE = {
+    "max_position_embeddings": 320,
+    **rope("yarn", theta=150000.0, factor=8.0, original_max_position_embeddings=40, beta_fast=32.0, beta_slow=1.0,
+           truncate=False),
+}
 
 # name: (configuration class, keys over SMALL, stored dtype, other options)
 MODELS = {
@@ -118,6 +129,28 @@ MODELS = {
         "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48, "attention_bias": True,
         **rope("dynamic", alpha=20.0, factor=1.0),
     }, "bf16", {"old_config": True}),
+    "hunyuan_moe_gqa2": (HunYuanMoEV1Config, {
+        "vocab_size": 64, "intermediate_size": 32, "num_experts": 4, "moe_topk": 2, "num_attention_heads": 4,
+        "head_dim": 16, "tie_word_embeddings": True, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "bf16", {"old_config": True, "n_tokens": N_LONG}),
+    "hunyuan_moe_topk_list": (HunYuanMoEV1Config, {
+        "intermediate_size": 16, "num_experts": 6, "moe_topk": [1, 3], "num_key_value_heads": 1, "head_dim": 32,
+        "attention_bias": True, "vocab_size": 64,
+    }, "bf16", {"n_tokens": N_LONG}),
+    "hunyuan_moe_gqa8": (HunYuanMoEV1Config, {
+        "hidden_size": 96, "intermediate_size": 16, "num_experts": 5, "moe_topk": 5, "num_attention_heads": 8,
+        "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": 64,
+    }, "f32", {"n_tokens": N_LONG}),
+    "gpt_oss_gqa2": (GptOssConfig, {**GPT_OSS, **GPT_OSS_ROPE}, "bf16", {"n_tokens": N_LONG, "old_config": True}),
+    "gpt_oss_gqa8": (GptOssConfig, {
+        **GPT_OSS, "intermediate_size": 12, "num_attention_heads": 8, "num_key_value_heads": 1,
+        "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 16,
+        "layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2, **rope("default", theta=150000.0),
+    }, "f32", {"n_tokens": N_LONG}),
+    "gpt_oss_all_experts": (GptOssConfig, {
+        **GPT_OSS, "num_experts_per_tok": 4, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "head_dim": 32, "attention_bias": False,
+    }, "bf16", {"n_tokens": N_LONG}),
 }
 
 GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
@@ -163,21 +196,25 @@ def seed(name):
 def deviation(name, parameter, config):
     """(mean, standard deviation) of a random weight, by its role."""
     module, kind = name.split(".")[-2:]
-    if kind == "bias":
+    if kind == "bias" or kind.endswith("_bias"):
         return 0.0, 0.4
+    if kind == "sinks":
+        return 1.0, 2.0
+    if config.model_type == "gpt_oss" and parameter.dim() == 3:  # stored [experts, in, out]
+        return 0.0, 1.5 / math.sqrt(parameter.shape[-2])
     if module in ("q_norm", "k_norm", "query_layernorm", "key_layernorm"):
         return 1.4, 0.3
     if parameter.dim() == 1:
         return 1.0, 0.3
     if module == "embed_tokens":
         return 0.0, 2.5 / math.sqrt(config.hidden_size) if config.tie_word_embeddings else 1.0
-    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5}.get(module, 1.0)
+    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5, "router": 2.0, "wg": 2.0}.get(module, 1.0)
     return 0.0, gain / math.sqrt(parameter.shape[-1])
 
 
 def random_model(name, config):
     """A float32 model with eager attention; weights depend on the name alone."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed(name))
     for key, parameter in model.named_parameters():
         mean, std = deviation(key, parameter, config)
@@ -238,21 +275,21 @@ def save_checkpoint(folder, model, dtype, max_shard_size):
 
 def check_reload(folder, model, tokens):
     """What was saved is what was computed."""
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
     if not torch.equal(logits_of(loaded.eval(), tokens), logits_of(model, tokens)):
         raise ValueError(f"{folder.name}: the saved checkpoint computes other logits")
 
 
 def write_old_config(path):
-    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan no
-    head_dim."""
+    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan and
+    gpt-oss no head_dim."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    if not config["model_type"].startswith("hunyuan"):  # whose files state it
+    if not config["model_type"].startswith(("hunyuan", "gpt_oss")):  # whose files state it
         config.pop("head_dim", None)
     config.pop("layer_types", None)
     path.write_text(json.dumps(config, indent=2) + "\n")
@@ -276,7 +313,7 @@ def make_checkpoint(output, name):
     model = random_model(name, build_config(config_class, SMALL, keys))
     if dtype == "bf16":
         round_to_bf16(model)
-    tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
+    tokens = random_tokens(name, options.get("n_tokens", N_TOKENS), model.config.vocab_size)
     save_checkpoint(folder, model, dtype, options.get("max_shard_size", "5GB"))
     if options.get("old_config"):
         write_old_config(folder / "config.json")

@@ -16,14 +16,25 @@ static const struct name_row global_names[] = {
     {"output.weight", "lm_head.weight"},
 };
 
-/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias". */
+/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias", or with it. */
 static const struct name_row layer_names[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
 };
 
 /* Architectures whose converter interleaves the halves of each query and key head. */
@@ -52,12 +63,13 @@ void gguf_huggingface_name(struct str *out, const char *name)
     const char *module = behind_layer(name);
     const char *dot = module ? strchr(module, '.') : NULL;
     for (size_t i = 0; dot && i < sizeof layer_names / sizeof layer_names[0]; i++) {
-        size_t len = (size_t)(dot - module);
-        if (strlen(layer_names[i].gguf) == len && memcmp(layer_names[i].gguf, module, len) == 0) {
+        size_t len = strlen(layer_names[i].gguf);
+        bool is_same = strncmp(layer_names[i].gguf, module, len) == 0;
+        if (is_same && (module + len == dot || !module[len])) {
             str_append_z(out, "model.layers.");
             str_append(out, name + 4, (size_t)(module - name - 4));
             str_append_z(out, layer_names[i].huggingface);
-            str_append_z(out, dot);
+            str_append_z(out, module + len);
             return;
         }
     }

@@ -110,7 +110,8 @@ enum status moe_load(struct loader *l, const char *prefix, int32_t hidden,
                                  .hidden = hidden,
                                  .intermediate = c->intermediate,
                                  .has_bias = c->has_bias,
-                                 .is_interleaved = c->is_interleaved};
+                                 .is_interleaved = c->is_interleaved,
+                                 .is_transposed = c->is_transposed};
     enum status status = loader_router(l, parts, out->has_shared_gate ? 2 : 1, &out->router, error);
     if (status == OK)
         status = loader_experts(l, prefix, &shape, &out->experts, error);

@@ -42,10 +42,11 @@ struct expert_shape {
     int32_t n_experts, top_k, hidden, intermediate;
     bool has_bias;
     bool is_interleaved; /* in a stack of both, gate and up rows take turns */
+    bool is_transposed;  /* floats in transformers' stacks are [E, in, out] */
 };
 
 /* loader_experts.c: loads the experts at PREFIX, which are one of
- *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5
+ *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5, gpt-oss
  *   {experts,switch_mlp}.{gate,up,down}_proj.weight [E, out, in]       GGUF, MLX
  *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4 */
 enum status loader_experts(struct loader *loader, const char *prefix,

@@ -41,7 +41,6 @@ static enum status read_experts(const struct json *config, struct decoder_config
     c->moe = (struct moe_config){.n_experts = 128,
                                  .top_k = 4,
                                  .intermediate = c->intermediate,
-                                 .is_normalised = true,
                                  .has_bias = true,
                                  .is_interleaved = true,
                                  .is_transposed = true,
@@ -51,7 +50,10 @@ static enum status read_experts(const struct json *config, struct decoder_config
                                  .router = is_gguf ? "gate" : "router"};
     for (int32_t i = 0; i < c->n_layers; i++)
         c->is_sparse[i] = true;
-    return status == OK ? moe_config_read(config, &c->moe, error) : status;
+    if (status == OK)
+        status = moe_config_read(config, &c->moe, error);
+    c->moe.is_normalised = true; /* whatever a file says: the class has no such key */
+    return status;
 }
 
 static enum status gpt_oss_configure(const struct json *config, const struct comm *comm,

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, GptOssConfig, Mxfp4Config
 
 from gguf_writing import add_configuration, add_tokenizer
-from make_tiny_models import GPT_OSS, GPT_OSS_ROPE, SMALL, build_config, logits_of, new_folder, random_model, random_tokens, record
+from make_tiny_models import GPT_OSS, GPT_OSS_ROPE, SMALL, build_config, decisive_tokens, new_folder, random_model, record
 
 NAME = "gpt_oss_mxfp4"
 KEYS = {"vocab_size": 288, "intermediate_size": 64, "num_hidden_layers": 2, "num_key_value_heads": 1}
@@ -161,7 +161,7 @@ def main():
     for parameter in model.parameters():  # exact in bf16 and in f16
         parameter.data = parameter.data.mul(256).round().div(256).bfloat16().float()
     stacks = quantize_experts(model)
-    tokens = random_tokens(NAME, N_TOKENS, model.config.vocab_size)
+    tokens = decisive_tokens(NAME, N_TOKENS, model)
     folders = {name: new_folder(output, name) for name in (NAME, "mlx_gpt_oss", "gguf_gpt_oss")}
     write_huggingface(folders[NAME], model, stacks)
     check_huggingface(folders[NAME], model)

@@ -266,10 +266,58 @@ static enum status write_token_ids(struct writer *w, struct error *error)
     return OK;
 }
 
+/* Architectures that Hugging Face spells otherwise. */
+static const struct key_row model_types[] = {
+    {"qwen2moe", "qwen2_moe"},
+    {"qwen3moe", "qwen3_moe"},
+};
+
+static void write_model_type(struct writer *w)
+{
+    const char *type = str_z(&w->architecture);
+    for (size_t i = 0; i < sizeof model_types / sizeof model_types[0]; i++)
+        if (strcmp(type, model_types[i].gguf) == 0)
+            type = model_types[i].huggingface;
+    write_key(w, "model_type");
+    json_write_string(w->out, type, strlen(type));
+}
+
+/* The intermediate width of experts whose key is missing: that of their weights in the first layer
+ * that has some, divided by the number of experts that lie in one. */
+static void write_expert_width(struct writer *w, const char *suffix, const char *tensor_suffix,
+                               int64_t n_stacked, const char *key)
+{
+    int64_t width;
+    if (find_int(w, suffix, &width))
+        return; /* with the other keys */
+    for (size_t i = 0; i < w->tensors->n; i++) {
+        const struct tensor *tensor = &w->tensors->items[i];
+        size_t len = strlen(tensor_suffix);
+        if (tensor->name_len > len &&
+            strcmp(tensor->name + tensor->name_len - len, tensor_suffix) == 0) {
+            write_int(w, key, tensor->rows / n_stacked);
+            return;
+        }
+    }
+}
+
+static void write_experts(struct writer *w)
+{
+    int64_t n_experts;
+    if (!find_int(w, "expert_count", &n_experts) || n_experts < 1)
+        return;
+    write_expert_width(w, "expert_feed_forward_length", ".ffn_gate_exps.weight", n_experts,
+                       "moe_intermediate_size");
+    write_expert_width(w, "expert_shared_feed_forward_length", ".ffn_gate_shexp.weight", 1,
+                       "shared_expert_intermediate_size");
+    /* Without a key, what the architecture does in every program that reads these files. */
+    bool is_qwen3 = strcmp(str_z(&w->architecture), "qwen3moe") == 0;
+    write_bool(w, "norm_topk_prob", gguf_bool(find(w, "expert_weights_norm"), is_qwen3));
+}
+
 static enum status write_config(struct writer *w, struct error *error)
 {
-    write_key(w, "model_type");
-    json_write_string(w->out, str_z(&w->architecture), w->architecture.len);
+    write_model_type(w);
     write_vocab_size(w);
     for (size_t i = 0; i < sizeof model_keys / sizeof model_keys[0]; i++) {
         enum status status = write_value(w, model_keys[i].gguf, model_keys[i].huggingface, error);
@@ -281,6 +329,7 @@ static enum status write_config(struct writer *w, struct error *error)
         status = write_rope(w, error);
     if (status != OK)
         return status;
+    write_experts(w);
     write_bool(w, "tie_word_embeddings", !has_tensor(w, "output.weight"));
     write_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
     write_bool(w, "mlp_bias", has_tensor(w, "blk.0.ffn_up.bias"));

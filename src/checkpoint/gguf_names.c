@@ -30,11 +30,15 @@ static const struct name_row layer_names[] = {
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
     {"attn_sinks.weight", "self_attn.sinks"},
-    {"ffn_gate_inp", "mlp.gate"},
     {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "mlp.gate"},
     {"ffn_gate_exps", "mlp.experts.gate_proj"},
     {"ffn_up_exps", "mlp.experts.up_proj"},
     {"ffn_down_exps", "mlp.experts.down_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
 };
 
 /* Architectures whose converter interleaves the halves of each query and key head. */

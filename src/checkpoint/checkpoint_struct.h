@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mlx.h"
+#include "checkpoint/random.h"
 #include "checkpoint/tensors.h"
 
 enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_TREE_MAX = 64 << 20, CHECKPOINT_FILES_MAX = 4096 };
@@ -19,6 +20,7 @@ struct checkpoint {
     struct tensor_list tensors;
     struct map names; /* Hugging Face's names, normalised -> index in tensors */
     uint64_t bytes;
+    struct random_weights *random; /* in place of files and tensors; NULL: there are files */
     struct json config, generation_config;
     struct mlx_quantization mlx;
     bool is_mxfp4;                 /* config.json's quant_method */
@@ -31,6 +33,10 @@ struct checkpoint *checkpoint_new(const char *path);
 
 /* Reads the files of a folder: configurations, shards, tensors (not yet indexed). */
 enum status folder_open(struct checkpoint *checkpoint, struct error *error);
+
+/* A model of random weights: the configuration in the file `path`, or of the folder `path`. */
+enum status folder_open_config(struct checkpoint *checkpoint, const char *path,
+                               struct error *error);
 
 /* Parses `text`, the file `name`, which must be an object, into `out`. */
 enum status config_parse(struct checkpoint *checkpoint, const char *name, const char *text,

@@ -1,5 +1,6 @@
 #include "models/decoder.h"
 
+#include "base/log.h"
 #include "layers/attention.h"
 #include "models/loader.h"
 
@@ -9,14 +10,16 @@
 
 struct decoder_layer {
     struct norm_layer input_norm, post_attention_norm;
-    struct attention_layer attention;
-    struct mlp_layer mlp; /* of a dense layer */
-    struct moe_layer moe; /* of a sparse one */
+    struct attention_layer attention; /* of a full or sliding layer */
+    struct gated_delta_layer delta;   /* of a linear one */
+    struct mlp_layer mlp;             /* of a dense layer */
+    struct moe_layer moe;             /* of a sparse one */
 };
 
 struct decoder_model {
     struct model model;
     struct decoder_config config;
+    bool norm_plus_one; /* the file's norms hold w - 1 */
     struct embedding *embedding;
     struct rope_layer rope;
     struct norm_layer norm;
@@ -43,7 +46,7 @@ static void make_groups(struct decoder_model *m)
     int32_t n_sliding = 0, n_full = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
         n_sliding += c->is_sliding[i] && has_kv(c, i);
-        n_full += !c->is_sliding[i] && has_kv(c, i);
+        n_full += !c->is_sliding[i] && !c->is_linear[i] && has_kv(c, i);
     }
     struct model *model = &m->model;
     if (n_full)
@@ -52,7 +55,7 @@ static void make_groups(struct decoder_model *m)
         model->kv_groups[model->n_kv_groups++] =
             (struct kv_group){.window = c->window, .n_layers = n_sliding};
     for (int32_t i = 0; i < c->n_layers; i++)
-        m->layers[i].attention.group = c->is_sliding[i] && n_full ? 1 : 0;
+        m->layers[i].attention.group = c->is_linear[i] ? -1 : c->is_sliding[i] && n_full ? 1 : 0;
 }
 
 /* The mixture of layer i. */
@@ -80,7 +83,7 @@ static int32_t mlp_width(const struct decoder_config *c)
     return width;
 }
 
-static enum status check_ranks(const struct decoder_config *c, const struct comm *comm,
+static enum status check_shape(const struct decoder_config *c, const struct comm *comm,
                                struct error *error)
 {
     int n = comm->n_ranks;
@@ -88,6 +91,10 @@ static enum status check_ranks(const struct decoder_config *c, const struct comm
     bool is_even = c->n_heads % n == 0 && kv_fits;
     int32_t dense = c->intermediate, sparse = 0;
     for (int32_t i = 0; i < c->n_layers && is_even; i++) {
+        if (!c->is_sparse[i] && c->intermediate == 0)
+            return error_set(error, ERROR_INVALID,
+                             "the configuration lacks \"intermediate_size\", which layer %d needs",
+                             (int)i);
         struct moe_config moe = moe_of(c, i);
         dense = c->is_sparse[i] ? moe.shared_intermediate : c->intermediate;
         sparse = c->is_sparse[i] ? moe.intermediate : 0;
@@ -105,7 +112,10 @@ static enum status check_ranks(const struct decoder_config *c, const struct comm
 enum status decoder_new(const struct decoder_config *c, const struct comm *comm, struct model **out,
                         struct error *error)
 {
-    enum status status = check_ranks(c, comm, error);
+    struct state_layout states;
+    enum status status = check_shape(c, comm, error);
+    if (status == OK)
+        status = delta_net_states(&c->delta, comm, &states, error);
     if (status != OK)
         return status;
     size_t bytes =
@@ -125,6 +135,7 @@ enum status decoder_new(const struct decoder_config *c, const struct comm *comm,
     loader_share(comm, c->n_heads, 1, &first, &model->n_heads);
     loader_share(comm, c->n_kv_heads, 1, &first, &model->n_kv_heads);
     make_groups(m);
+    model->states = states;
     *out = model;
     return OK;
 }
@@ -191,11 +202,20 @@ static enum status load_attention(struct decoder_model *m, struct loader *l, int
     struct name q = layer_name(i, "self_attn.q_proj"), k = layer_name(i, "self_attn.k_proj"),
                 v = layer_name(i, "self_attn.v_proj"), o = layer_name(i, "self_attn.o_proj");
     struct linear_part qkv[] = {{q.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                {q.text, q_out, c->hidden, c->has_qkv_bias, d},
                                 {k.text, kv_out, c->hidden, c->has_qkv_bias, d},
                                 {v.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    /* With a gate, each head's rows of q_proj are those of q and then those of its gate. */
+    struct stored_rows stored[] = {{2 * q_out, {0, d, 2 * d}},
+                                   {2 * q_out, {d, d, 2 * d}},
+                                   {kv_out, {0, 0, 0}},
+                                   {kv_out, {0, 0, 0}}};
     struct linear_part out = {o.text, c->hidden, q_out, c->has_o_bias, d};
     a->shares_kv = !has_kv(c, i);
-    enum status status = loader_linear(l, qkv, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
+    enum status status =
+        c->has_gate
+            ? loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error)
+            : loader_linear(l, qkv + 1, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
     if (status == OK)
         status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
     if (status == OK && c->has_qk_norm)
@@ -204,6 +224,8 @@ static enum status load_attention(struct decoder_model *m, struct loader *l, int
         status = load_sinks(m, l, i, error);
     a->eps = c->eps;
     a->norm_last = c->norm_last;
+    a->norm_plus_one = m->norm_plus_one;
+    a->has_gate = c->has_gate;
     a->n_heads = m->model.n_heads;
     a->n_kv_heads = m->model.n_kv_heads;
     a->head_dim = d;
@@ -223,8 +245,11 @@ static enum status load_layer(struct decoder_model *m, struct loader *l, int32_t
     if (status == OK)
         status = loader_norm(l, layer_name(i, "post_attention_layernorm.weight").text, c->hidden,
                              c->eps, &layer->post_attention_norm, error);
+    layer->input_norm.plus_one = layer->post_attention_norm.plus_one = m->norm_plus_one;
     if (status == OK)
-        status = load_attention(m, l, i, error);
+        status = c->is_linear[i]
+                     ? delta_net_load(l, &c->delta, i, c->hidden, c->eps, &layer->delta, error)
+                     : load_attention(m, l, i, error);
     if (status != OK)
         return status;
     struct moe_config moe = moe_of(c, i);
@@ -262,6 +287,26 @@ static enum status load_rope(struct decoder_model *m, struct loader *l, struct e
     return status;
 }
 
+/* What has to be known before the layers: how the norms are stored, and room for their work. */
+static enum status prepare_linear_layers(struct decoder_model *m, struct loader *l,
+                                         struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    int32_t first = 0;
+    if (c->delta.n_layers == 0)
+        return OK;
+    while (!c->is_linear[first])
+        first++;
+    bool is_raw;
+    enum status status = delta_net_norms_are_raw(l, first, &is_raw, error);
+    if (status != OK || l->is_counting)
+        return status;
+    m->norm_plus_one = c->has_raw_norms && is_raw;
+    log_info("norms hold %s, as the shape of the convolutions tells",
+             m->norm_plus_one ? "w - 1" : "w");
+    return l->device->table->gated_delta_reserve(l->device, &m->model.states, error);
+}
+
 enum status decoder_load(struct model *model, struct loader *l, struct error *error)
 {
     struct decoder_model *m = decoder_of(model);
@@ -276,10 +321,13 @@ enum status decoder_load(struct model *model, struct loader *l, struct error *er
                                           &m->embedding, error);
     if (status == OK)
         status = load_rope(m, l, error);
+    if (status == OK)
+        status = prepare_linear_layers(m, l, error);
     for (int32_t i = 0; i < c->n_layers && status == OK; i++)
         status = load_layer(m, l, i, error);
     if (status == OK)
         status = loader_norm(l, "model.norm.weight", c->hidden, c->eps, &m->norm, error);
+    m->norm.plus_one = m->norm_plus_one;
     if (status == OK)
         status = loader_linear(l, &head, 1, shard, &m->head, error);
     return status;
@@ -296,10 +344,38 @@ void decoder_bind_pages(struct model *model, int32_t group, int32_t layer, struc
         }
 }
 
-/* Widths of the intermediates on this rank. */
-static int32_t qkv_cols(const struct model *m)
+void decoder_bind_states(struct model *model, int32_t layer, struct state_slots slots)
 {
-    return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    struct decoder_model *m = decoder_of(model);
+    for (int32_t i = 0; i < m->config.n_layers; i++)
+        if (m->config.is_linear[i] && layer-- == 0)
+            m->layers[i].delta.slots = slots;
+}
+
+/* Widths of the intermediates on this rank. */
+static int32_t qkv_cols(const struct decoder_model *m)
+{
+    const struct model *model = &m->model;
+    int32_t n_q = m->config.has_gate ? 2 * model->n_heads : model->n_heads;
+    return (n_q + 2 * model->n_kv_heads) * model->head_dim;
+}
+
+/* What a layer hands to its output projection. */
+static int32_t mixed_cols(const struct decoder_model *m, int32_t layer)
+{
+    const struct state_layout *states = &m->model.states;
+    return m->config.is_linear[layer] ? states->n_v_heads * states->v_dim
+                                      : m->model.n_heads * m->model.head_dim;
+}
+
+static int32_t widest_mixed_cols(const struct decoder_model *m)
+{
+    int32_t width = 0;
+    for (int32_t i = 0; i < m->config.n_layers; i++) {
+        int32_t n = mixed_cols(m, i);
+        width = n > width ? n : width;
+    }
+    return width;
 }
 
 static int32_t mlp_cols(const struct decoder_model *m)
@@ -329,13 +405,15 @@ static struct moe_shape moe_shape(const struct decoder_model *m)
 size_t decoder_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)
 {
     const struct decoder_model *m = (const struct decoder_model *)(const void *)model;
-    int64_t heads = (int64_t)model->n_heads * model->head_dim;
-    int64_t row_cols[] = {model->hidden,      model->hidden, qkv_cols(model),         heads,
-                          m->config.rope.dim, mlp_cols(m),   2 * (int64_t)mlp_cols(m)};
+    int64_t mixed = widest_mixed_cols(m);
+    int64_t row_cols[] = {
+        model->hidden, model->hidden,           qkv_cols(m), mixed, m->config.rope.dim,
+        mlp_cols(m),   2 * (int64_t)mlp_cols(m)};
     /* The wanted rows of the last layer, and this rank's part of the logits. */
-    int64_t want_cols[] = {heads, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
+    int64_t want_cols[] = {mixed, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
     struct moe_shape moe = moe_shape(m);
-    size_t bytes = moe_scratch_bytes(&moe, max_rows);
+    size_t bytes =
+        moe_scratch_bytes(&moe, max_rows) + gated_delta_scratch_bytes(&model->states, max_rows);
     for (size_t i = 0; i < sizeof row_cols / sizeof row_cols[0]; i++)
         bytes += forward_tensor_bytes(max_rows, row_cols[i]);
     for (size_t i = 0; i < sizeof want_cols / sizeof want_cols[0]; i++)
@@ -367,8 +445,9 @@ void decoder_forward(struct model *model, struct forward *f)
     int32_t rows = f->n_tokens, n_layers = m->config.n_layers;
     struct tensor h = forward_tensor(f, rows, model->hidden);
     struct tensor x = forward_tensor(f, rows, model->hidden);
-    struct tensor qkv = forward_tensor(f, rows, qkv_cols(model));
-    struct tensor heads = forward_tensor(f, rows, model->n_heads * model->head_dim);
+    struct tensor qkv = forward_tensor(f, rows, qkv_cols(m));
+    struct tensor mixed_by_all = forward_tensor(f, rows, widest_mixed_cols(m));
+    struct gated_delta_scratch delta = gated_delta_scratch_make(f, &model->states);
     struct mlp_scratch mlp = {.gate_up = forward_tensor(f, rows, 2 * mlp_cols(m)),
                               .act = forward_tensor(f, rows, mlp_cols(m))};
     struct moe_shape shape = moe_shape(m);
@@ -379,16 +458,21 @@ void decoder_forward(struct model *model, struct forward *f)
     norm_forward(f, &m->layers[0].input_norm, &h, &x);
     for (int32_t i = 0; i < n_layers; i++) {
         const struct decoder_layer *layer = &m->layers[i];
-        attention_forward(f, &layer->attention, &angles, &x, &qkv, &heads);
+        struct tensor mixed = tensor_cols(mixed_by_all, 0, mixed_cols(m, i));
+        if (m->config.is_linear[i])
+            gated_delta_forward(f, &layer->delta, &delta, &x, &mixed);
+        else
+            attention_forward(f, &layer->attention, &angles, &x, &qkv, &mixed);
         if (i == n_layers - 1 && f->n_want < rows) {
-            /* Only wanted rows go beyond the last layer's keys and values. */
+            /* Only wanted rows go beyond the last layer's keys, values and states. */
             if (f->n_want == 0)
                 return;
-            heads = wanted_rows(f, &heads);
+            mixed = wanted_rows(f, &mixed);
             h = wanted_rows(f, &h);
             x = tensor_rows(x, 0, f->n_want);
         }
-        linear_forward(f, &layer->attention.o, &heads, &x);
+        linear_forward(f, m->config.is_linear[i] ? &layer->delta.out : &layer->attention.o, &mixed,
+                       &x);
         norm_forward_add(f, &layer->post_attention_norm, &x, &h, &x);
         if (m->config.is_sparse[i])
             moe_forward(f, &layer->moe, &moe, &mlp, &x, &x);

@@ -17,6 +17,8 @@ struct loader {
     uint64_t bytes, total_bytes;
     load_progress progress;
     void *progress_context;
+    weight_visitor on_weight; /* while counting */
+    void *visitor_context;
 };
 
 /* One part of a fused linear: weight "NAME.weight" [n_out, n_in] and, if has_bias, "NAME.bias". */
@@ -33,7 +35,23 @@ struct linear_part {
 enum status loader_linear(struct loader *loader, const struct linear_part *parts, int n_parts,
                           enum shard shard, struct linear_layer *out, struct error *error);
 
-/* The same, whole on every rank and for inputs that are never rounded: what chooses experts. */
+/* Where a part's outputs lie among the n_stored rows of "NAME.weight" and values of "NAME.bias". */
+struct stored_rows {
+    int32_t n_stored;
+    struct row_pattern pattern;
+};
+
+/* The same for parts that are rows of larger weights; one stored_rows a part. */
+enum status loader_linear_rows(struct loader *loader, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               struct linear_layer *out, struct error *error);
+
+/* Reads "NAME" into values [n]; nothing is read while counting. */
+enum status loader_read_vector(struct loader *loader, const char *name, int32_t n, float *values,
+                               struct error *error);
+
+/* The same as loader_linear, whole on every rank and for inputs that are never rounded: what
+ * chooses experts. */
 enum status loader_router(struct loader *loader, const struct linear_part *parts, int n_parts,
                           struct linear_layer *out, struct error *error);
 

@@ -175,15 +175,14 @@ static enum status slice_expert_part(struct loader *l, const struct expert_shape
     if (status != OK)
         return status;
     loader_share(l->comm, shape->intermediate, 1, &first, &n);
-    out->row = e * place->stride + place->offset;
-    out->row_step = place->step;
+    out->pattern = (struct row_pattern){e * place->stride + place->offset, 1, place->step};
     if (part == DOWN) {
         out->rows = rows;
         out->col = first;
         out->cols = n;
         status = loader_check_columns(l, place->name, out, error);
     } else {
-        out->row += (int64_t)first * place->step;
+        out->row = first;
         out->rows = n;
         out->cols = cols;
         bias = bias ? bias + first : NULL;

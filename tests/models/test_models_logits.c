@@ -321,7 +321,7 @@ static void check_int8(const struct model_case *c)
     bool is_quantized = false;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
         is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;
-    if (!is_quantized || cpu_isa_best() < CPU_ISA_AVX512)
+    if (!is_quantized || cpu_isa_best() < CPU_ISA_INT8)
         return;
     struct case_options options = case_options_default();
     options.activations = ACTIVATIONS_INT8;

@@ -279,7 +279,7 @@ void linear_pack_block(const struct linear_part *part, const struct weight_slice
 /* The weight's row that is row `row` of the slice. */
 static inline int64_t linear_slice_place(const struct weight_slice *slice, int64_t row)
 {
-    return slice->row + row * (slice->row_step ? slice->row_step : 1);
+    return row_pattern_at(&slice->pattern, slice->row + row);
 }
 
 /* A weight of the one output row `row` of the slice, its columns only. */
@@ -308,6 +308,9 @@ extern const struct linear_kernels linear_kernels_scalar;
 extern const struct linear_kernels linear_kernels_avx2;
 extern const struct linear_kernels linear_kernels_avx512;
 extern const struct linear_kernels linear_kernels_amx;
+extern const struct linear_kernels linear_kernels_neon;
+extern const struct linear_kernels linear_kernels_dotprod;
+extern const struct linear_kernels linear_kernels_i8mm;
 
 static inline int32_t linear_n_units(const struct linear_input *in)
 {

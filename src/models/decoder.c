@@ -193,6 +193,25 @@ static enum status load_sinks(struct decoder_model *m, struct loader *l, int32_t
     return status;
 }
 
+/* Hunyuan's older files: for each key-value head the rows of its query heads, its keys, its values.
+ */
+static enum status load_fused_qkv(struct decoder_model *m, struct loader *l, int32_t i,
+                                  struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    int32_t d = c->head_dim, q_out = c->n_heads * d, kv_out = c->n_kv_heads * d;
+    int32_t group = c->n_heads / c->n_kv_heads * d, all = q_out + 2 * kv_out;
+    struct name name = layer_name(i, "self_attn.qkv_proj");
+    struct linear_part parts[] = {{name.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    struct stored_rows stored[] = {{all, {0, group, group + 2 * d}},
+                                   {all, {group, d, group + 2 * d}},
+                                   {all, {group + d, d, group + 2 * d}}};
+    return loader_linear_rows(l, parts, stored, 3, SHARD_COLUMNS, &m->layers[i].attention.qkv,
+                              error);
+}
+
 static enum status load_attention(struct decoder_model *m, struct loader *l, int32_t i,
                                   struct error *error)
 {
@@ -212,10 +231,13 @@ static enum status load_attention(struct decoder_model *m, struct loader *l, int
                                    {kv_out, {0, 0, 0}}};
     struct linear_part out = {o.text, c->hidden, q_out, c->has_o_bias, d};
     a->shares_kv = !has_kv(c, i);
-    enum status status =
-        c->has_gate
-            ? loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error)
-            : loader_linear(l, qkv + 1, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
+    enum status status;
+    if (loader_is_fused(l, q.text, layer_name(i, "self_attn.qkv_proj").text))
+        status = load_fused_qkv(m, l, i, error);
+    else if (c->has_gate)
+        status = loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error);
+    else
+        status = loader_linear(l, qkv + 1, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
     if (status == OK)
         status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
     if (status == OK && c->has_qk_norm)

@@ -38,7 +38,7 @@ enum status moe_read_layers(const struct json *config, int32_t n_layers, bool *i
 /* The scratch that layers of this configuration need. */
 struct moe_shape moe_shape_of(const struct moe_config *config, int32_t hidden);
 
-/* down(silu(gate x) * up x) from PREFIX.{gate,up,down}_proj. */
+/* down(silu(gate x) * up x) from PREFIX.{gate,up,down}_proj or .gate_and_up_proj and .down_proj. */
 enum status mlp_load(struct loader *loader, const char *prefix, int32_t hidden,
                      int32_t intermediate, bool has_bias, struct mlp_layer *out,
                      struct error *error);

@@ -159,6 +159,23 @@ static void place_experts(const struct loader *l, const char *prefix,
                      !place_stacked(l, prefix, "experts", shape, out->parts);
 }
 
+/* One expert of a file of single ones; its gate and up may lie in one weight, up first. */
+static void place_single(const struct loader *l, const char *prefix,
+                         const struct expert_shape *shape, int32_t e, struct part_place *parts)
+{
+    char stem[64];
+    snprintf(stem, sizeof stem, "experts.%d", (int)e);
+    if (place_stacked(l, prefix, stem, shape, parts))
+        return;
+    struct part_place fused = parts[UP];
+    name_part(&fused, prefix, stem, "gate_and_up_proj");
+    if (!has_weight(l, &fused))
+        return;
+    fused.stride = 2 * (int64_t)shape->intermediate;
+    parts[GATE] = parts[UP] = fused;
+    parts[GATE].offset = shape->intermediate;
+}
+
 /* Fills the slice of this rank, and the part's biases [rows] from its file's order. */
 static enum status slice_expert_part(struct loader *l, const struct expert_shape *shape,
                                      const struct part_place *place, int part, int32_t n_stacked,
@@ -214,10 +231,8 @@ static enum status slice_experts(struct loader *l, const char *prefix,
         return status;
     for (int32_t e = 0; e < shape->n_experts; e++) {
         struct weight_slice *slices[N_PARTS] = {&out[e].gate, &out[e].up, &out[e].down};
-        char single[64];
-        snprintf(single, sizeof single, "experts.%d", (int)e);
         if (places->is_single)
-            (void)place_stacked(l, prefix, single, shape, places->parts);
+            place_single(l, prefix, shape, e, places->parts);
         for (int i = 0; i < N_PARTS; i++) {
             float *bias = biases ? biases + e * per_expert + i * shape->intermediate : NULL;
             status = slice_expert_part(l, shape, &places->parts[i], i,

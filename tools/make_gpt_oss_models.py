@@ -28,8 +28,8 @@ from gguf_writing import add_configuration, add_tokenizer
 from make_tiny_models import GPT_OSS, GPT_OSS_ROPE, SMALL, build_config, decisive_tokens, new_folder, random_model, record
 
 NAME = "gpt_oss_mxfp4"
-KEYS = {"vocab_size": 288, "intermediate_size": 64, "num_hidden_layers": 2, "num_key_value_heads": 1}
-N_TOKENS = 90
+KEYS = {"vocab_size": 288, "hidden_size": 32, "intermediate_size": 64, "num_local_experts": 3, "num_hidden_layers": 2, "num_key_value_heads": 1}
+N_TOKENS = 70
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 GROUP = 32
 

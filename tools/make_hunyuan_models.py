@@ -25,7 +25,7 @@ from make_tiny_models import new_folder, random_tokens, write_case
 
 N_TOKENS = 100
 CONFIG = {
-    "model_type": "hunyuan", "vocab_size": 64, "hidden_size": 64, "num_hidden_layers": 4, "intermediate_size": 16,
+    "model_type": "hunyuan", "vocab_size": 48, "hidden_size": 32, "num_hidden_layers": 4, "intermediate_size": 16,
     "num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": False, "num_experts": 3, "moe_topk": 3,
     "num_shared_expert": [1, 2, 1, 1], "moe_intermediate_size": [16, 8, 16, 8], "use_mixed_mlp_moe": True, "use_qk_norm": True,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0},

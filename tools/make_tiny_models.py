@@ -126,11 +126,11 @@ MODELS = {
     }, "bf16", {}),
     "hunyuan_dense_mha": (HunYuanDenseV1Config, {"num_hidden_layers": 1}, "bf16", {}),
     "hunyuan_dense_gqa8_alpha": (HunYuanDenseV1Config, {
-        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True,
         **rope("dynamic", alpha=1000.0, factor=1.0),
     }, "bf16", {}),
     "hunyuan_dense_gqa3_bias": (HunYuanDenseV1Config, {
-        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48, "attention_bias": True,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 24, "attention_bias": True,
         **rope("dynamic", alpha=20.0, factor=1.0),
     }, "bf16", {"old_config": True}),
     "hunyuan_moe_gqa2": (HunYuanMoEV1Config, {
@@ -144,17 +144,17 @@ MODELS = {
     "hunyuan_moe_gqa8": (HunYuanMoEV1Config, {
         "hidden_size": 96, "intermediate_size": 16, "num_experts": 5, "moe_topk": 5, "num_attention_heads": 8,
         "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": 64,
-    }, "f32", {"n_tokens": N_LONG_TOKENS}),
+    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
     "gpt_oss_gqa2": (GptOssConfig, {**GPT_OSS, **GPT_OSS_ROPE}, "bf16", {"n_tokens": N_LONG_TOKENS, "old_config": True}),
     "gpt_oss_gqa8": (GptOssConfig, {
         **GPT_OSS, "intermediate_size": 12, "num_attention_heads": 8, "num_key_value_heads": 1,
         "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 16,
         "layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2, **rope("default", theta=150000.0),
-    }, "f32", {"n_tokens": N_LONG_TOKENS}),
+    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
     "gpt_oss_all_experts": (GptOssConfig, {
         **GPT_OSS, "num_experts_per_tok": 4, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3,
-        "head_dim": 32, "attention_bias": False,
-    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
+        "head_dim": 32, "attention_bias": False, "intermediate_size": 12,
+    }, "f32", {"n_tokens": N_LONG_TOKENS}),
 }
 
 QWEN2_MIXTURE = {"head_dim": None, "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts_per_tok": 4,

@@ -3,6 +3,8 @@
 #include "models/config.h"
 #include "models/decoder.h"
 
+enum { MAX_DIM = 1 << 20 };
+
 static const char gguf_type[] = "gpt-oss";
 
 /* The class's rope scaling, for configurations that have none. */
@@ -61,6 +63,8 @@ static enum status gpt_oss_configure(const struct json *config, const struct com
 {
     struct decoder_config c;
     enum status status = decoder_config_read(config, &c, error);
+    if (status == OK)
+        status = config_count(config, "intermediate_size", MAX_DIM, 0, &c.intermediate, error);
     if (status != OK)
         return status;
     if (json_is_null(json_get(config, "rms_norm_eps")))

@@ -11,6 +11,8 @@ static enum status read_attention(const struct json *config, struct decoder_conf
                                   struct error *error)
 {
     enum status status = decoder_config_read(config, c, error);
+    if (status == OK)
+        status = config_count(config, "intermediate_size", MAX_DIM, 0, &c->intermediate, error);
     if (status != OK)
         return status;
     if (json_is_null(json_get(config, "rms_norm_eps")))

@@ -49,14 +49,24 @@ CSGL_API const char *csgl_version(void);
 
 enum csgl_activations { CSGL_ACTIVATIONS_AUTO, CSGL_ACTIVATIONS_FLOAT, CSGL_ACTIVATIONS_INT8 };
 enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
+/* Weights of floats become MLX's affine codes of 4 or 8 bits in groups of 64 while they are loaded.
+ */
+enum csgl_quantization {
+    CSGL_QUANTIZATION_NONE,
+    CSGL_QUANTIZATION_MLX_Q4,
+    CSGL_QUANTIZATION_MLX_Q8
+};
 enum csgl_state_dtype { CSGL_STATE_AUTO, CSGL_STATE_F32, CSGL_STATE_BF16 };
 
 struct csgl_config {
     const char *model_path;         /* a folder or a .gguf file */
+    const char *random_weights;     /* "bf16", "Q4_0", ...: model_path is a config.json or a folder
+                                       with one, and weights of this type are made up; NULL: none */
     const char *chat_template_path; /* replaces the model's own; NULL: none */
     int threads;                    /* 0: all processors */
     int activations;                /* enum csgl_activations */
     int kv_cache_dtype;             /* enum csgl_kv_dtype */
+    int quantization;               /* enum csgl_quantization */
     int max_running;                /* requests computed at once */
     int max_queue;                  /* requests that may wait */
     int context_length;             /* tokens of a request; 0: the model's limit or what fits */
@@ -170,6 +180,13 @@ CSGL_API int csgl_has_work(const struct csgl_engine *engine);
 
 /* Computes one step for all running requests and makes their calls. */
 CSGL_API int csgl_step(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Records requests, steps and ops from now on, in a ring that keeps the newest. */
+CSGL_API int csgl_profile_start(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Ends it and writes the trace as JSON for Perfetto or Chrome. */
+CSGL_API int csgl_profile_stop(struct csgl_engine *engine, const char *path,
+                               struct csgl_error *error);
 
 /* Moves text that is ready into `text` (at most `size` bytes, whole characters, no NUL behind);
  * `*bytes` says how much. `*is_done` is set when the answer has ended and all of its text was

@@ -69,6 +69,8 @@ static enum status check_config(const struct csgl_config *c, struct error *error
         c->mamba_ssm_dtype < CSGL_STATE_AUTO || c->mamba_ssm_dtype > CSGL_STATE_BF16)
         return error_set(error, ERROR_INVALID,
                          "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");
+    if (c->quantization < CSGL_QUANTIZATION_NONE || c->quantization > CSGL_QUANTIZATION_MLX_Q8)
+        return error_set(error, ERROR_INVALID, "quantization is not one of csgl.h");
     return OK;
 }
 
@@ -105,7 +107,11 @@ static void on_event(void *context, const struct token_event *event);
 static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c,
                               struct error *error)
 {
-    enum status status = checkpoint_open(&e->checkpoint, c->model_path, error);
+    enum status status = c->random_weights ? checkpoint_open_random(&e->checkpoint, c->model_path,
+                                                                    c->random_weights, error)
+                                           : checkpoint_open(&e->checkpoint, c->model_path, error);
+    if (status == OK)
+        status = checkpoint_quantize_as(e->checkpoint, c->quantization, error);
     if (status == OK)
         status = text_model_open(&e->text, e->checkpoint, c->chat_template_path, error);
     if (status == OK)
@@ -155,10 +161,20 @@ static void free_live(struct live *l)
     l->id = 0;
 }
 
+static void end_profile(struct csgl_engine *e)
+{
+    if (!e->trace)
+        return;
+    scheduler_trace(e->scheduler, NULL);
+    trace_free(e->trace);
+    e->trace = NULL;
+}
+
 void csgl_close(struct csgl_engine *e)
 {
     if (!e)
         return;
+    end_profile(e);
     scheduler_free(e->scheduler);
     for (int i = 0; i < e->n_live && e->live; i++)
         if (e->live[i].id)
@@ -464,6 +480,31 @@ int csgl_poll(struct csgl_engine *e, csgl_id id, char *text, size_t size, size_t
         free_live(l);
     }
     return CSGL_OK;
+}
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+int csgl_profile_start(struct csgl_engine *e, struct csgl_error *error)
+{
+    struct error inner = {0};
+    enum status status = OK;
+    if (e->trace)
+        status = error_set(&inner, ERROR_INVALID, "a profile is being made already");
+    else
+        status = trace_new(&e->trace, NULL, "csgl", 1, TRACE_DEFAULT_EVENTS, &inner);
+    if (status != OK)
+        return give(error, status, &inner);
+    scheduler_trace(e->scheduler, e->trace);
+    return CSGL_OK;
+}
+
+int csgl_profile_stop(struct csgl_engine *e, const char *path, struct csgl_error *error)
+{
+    struct error inner = {0};
+    enum status status = e->trace ? trace_write(path, &e->trace, 1, &inner)
+                                  : error_set(&inner, ERROR_INVALID, "no profile is being made");
+    end_profile(e);
+    return status == OK ? CSGL_OK : give(error, status, &inner);
 }
 
 /* --- the short way ---------------------------------------------------------------------------- */

@@ -33,6 +33,7 @@ struct csgl_engine {
     struct scheduler *scheduler;
     struct live *live; /* [n_live] */
     int n_live;
+    struct trace *trace; /* NULL: nothing is recorded */
 };
 
 /* A prompt's ids, and where other prompts may part from it (see kv_prompt). token_ids_done(&ids).

@@ -64,6 +64,10 @@ struct weight_levels {
     const uint8_t *biases; /* AFFINE alone; NULL: bias = -offset * scale */
     int32_t offset;
     float factor; /* of all scales */
+    /* AFFINE of which codes and levels are made when they are read, as MLX quantizes: `data` holds
+     * the floats of `source`, `scales` and `biases` are NULL. */
+    bool is_made;
+    enum weight_encoding source;
 };
 
 /* A matrix [rows, cols], row-major, of whole blocks along the columns. `data` is borrowed from the

@@ -1,15 +1,17 @@
 /* The encodings whose scales and biases lie apart from the codes: streams of unsigned codes (MLX's
- * affine), of E2M1 (MXFP4, NVFP4) and of E4M3 (MXFP8, block FP8). Knows no file format. */
+ * affine), of E2M1 (MXFP4, NVFP4) and of E4M3 (MXFP8, block FP8); and floats that are shown as
+ * affine codes. Knows no file format. */
 #include "base/weight_apart.h"
 
 #include "base/half.h"
+#include "base/weight_encode.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
 /* Columns taken apart at a time: whole bytes of every width, and few enough for the stack. */
-enum { CHUNK = 256 };
+enum { CHUNK = 256, MADE_GROUP_MAX = 128 };
 
 static int64_t ceil_div_64(int64_t a, int64_t b)
 {
@@ -19,7 +21,8 @@ static int64_t ceil_div_64(int64_t a, int64_t b)
 struct weight_encoding_info weight_apart_shape(const struct weight *w)
 {
     const struct weight_levels *levels = &w->levels;
-    int block = levels->group < w->cols ? levels->group : 8; /* one group: any whole bytes */
+    /* One group of stored codes may be cut at any whole byte. */
+    int block = levels->group < w->cols || levels->is_made ? levels->group : 8;
     return (struct weight_encoding_info){.name = weight_info(w->encoding)->name,
                                          .bits = levels->bits,
                                          .group = levels->group,
@@ -27,9 +30,17 @@ struct weight_encoding_info weight_apart_shape(const struct weight *w)
                                          .block_bytes = block * levels->bits / 8};
 }
 
+/* Bytes of the first `cols` columns of a row. */
+static size_t column_place(const struct weight *w, int64_t cols)
+{
+    size_t bits = w->levels.is_made ? 8 * (size_t)weight_info(w->levels.source)->block_bytes
+                                    : (size_t)w->levels.bits;
+    return (size_t)cols * bits / 8;
+}
+
 size_t weight_apart_row_bytes(const struct weight *w)
 {
-    return (size_t)w->cols * (size_t)w->levels.bits / 8;
+    return column_place(w, w->cols);
 }
 
 static size_t n_groups(const struct weight *w)
@@ -51,10 +62,11 @@ struct weight weight_apart_piece(const struct weight *w, int64_t row, int64_t co
            col / w->levels.group == (col + cols - 1) / w->levels.group);
     piece.rows = 1;
     piece.cols = cols;
-    piece.data = weight_row_data(w, row) + (size_t)col * (size_t)w->levels.bits / 8;
+    piece.data = weight_row_data(w, row) + column_place(w, col);
     piece.rope_head_dim = 0;
     piece.levels.group_rows = 1;
-    piece.levels.scales += level_place(w, row, col);
+    if (piece.levels.scales)
+        piece.levels.scales += level_place(w, row, col);
     if (piece.levels.biases)
         piece.levels.biases += level_place(w, row, col);
     return piece;
@@ -62,6 +74,8 @@ struct weight weight_apart_piece(const struct weight *w, int64_t row, int64_t co
 
 uint64_t weight_levels_bytes(const struct weight *w)
 {
+    if (w->levels.is_made)
+        return 0;
     return (uint64_t)ceil_div_64(w->rows, w->levels.group_rows) * n_groups(w) *
            weight_level_bytes(w->levels.type);
 }
@@ -75,14 +89,16 @@ size_t weight_apart_bytes(const struct weight *row)
 void weight_apart_copy(const struct weight *row, uint8_t *to)
 {
     size_t bytes = (size_t)weight_levels_bytes(row);
-    memcpy(to, row->levels.scales, bytes);
+    if (row->levels.scales)
+        memcpy(to, row->levels.scales, bytes);
     if (row->levels.biases)
         memcpy(to + bytes, row->levels.biases, bytes);
 }
 
 void weight_apart_point(struct weight *row, const uint8_t *copy)
 {
-    row->levels.scales = copy;
+    if (row->levels.scales)
+        row->levels.scales = copy;
     if (row->levels.biases)
         row->levels.biases = copy + weight_levels_bytes(row);
 }
@@ -112,9 +128,9 @@ static void split_nibbles(const uint8_t *restrict data, int64_t n, uint8_t *rest
         codes[n - 1] = data[n / 2] & 15;
 }
 
-/* n codes from column `col` (a multiple of 8) on, at `data` of their row. */
-static void read_codes(const struct weight *w, const uint8_t *data, int64_t col, int64_t n,
-                       uint8_t *codes)
+/* n stored codes from column `col` (a multiple of 8) on, at `data` of their row. */
+static void read_stream(const struct weight *w, const uint8_t *data, int64_t col, int64_t n,
+                        uint8_t *codes)
 {
     const uint8_t *from = data + (size_t)col * (size_t)w->levels.bits / 8;
     switch (w->levels.bits) {
@@ -138,8 +154,6 @@ static void read_codes(const struct weight *w, const uint8_t *data, int64_t col,
         memcpy(codes, from, (size_t)n);
         break;
     }
-    for (int64_t i = 0; i < n && w->encoding == WEIGHT_E2M1; i++)
-        codes[i] = weight_table_mxfp4[codes[i]];
 }
 
 /* --- levels ----------------------------------------------------------------------------------- */
@@ -191,13 +205,54 @@ static float bias_of(const struct weight *w, const uint8_t *biases, size_t i, fl
     return -scale * (float)(w->encoding == WEIGHT_E2M1 ? 16 : w->levels.offset);
 }
 
+/* Group g of a row of floats at `data`: codes [group], and the levels as a file would hold them. */
+static void make_group(const struct weight *w, const uint8_t *data, size_t g, uint8_t *codes,
+                       float *scale, float *bias)
+{
+    int n = w->levels.group;
+    float values[MADE_GROUP_MAX];
+    uint8_t rounded[2 * sizeof(float)];
+    struct weight floats = {.encoding = w->levels.source,
+                            .rows = 1,
+                            .cols = n,
+                            .data = data + column_place(w, (int64_t)g * n)};
+    assert(n <= MADE_GROUP_MAX && w->cols % n == 0);
+    weight_row_dequantize(&floats, 0, values);
+    weight_encode_group(values, n, w->levels.bits, codes, scale, bias);
+    weight_pack_levels(w->levels.type, (const float[]){*scale, *bias}, 2, rounded);
+    *scale = read_level(w->levels.type, rounded, 0);
+    *bias = read_level(w->levels.type, rounded, 1);
+}
+
+static void read_made(const struct weight *w, int64_t row, const struct weight_row *out)
+{
+    const uint8_t *data = weight_row_data(w, row);
+    uint8_t codes[MADE_GROUP_MAX];
+    for (size_t g = 0; g < n_groups(w); g++) {
+        float scale, bias;
+        make_group(w, data, g, codes, &scale, &bias);
+        if (out->codes)
+            memcpy(out->codes + g * (size_t)w->levels.group, codes, (size_t)w->levels.group);
+        if (out->scales)
+            out->scales[g] = scale;
+        if (out->biases)
+            out->biases[g] = bias;
+    }
+}
+
 void weight_apart_read(const struct weight *w, int64_t row, const struct weight_row *out)
 {
+    if (w->levels.is_made) {
+        read_made(w, row, out);
+        return;
+    }
     size_t place = level_place(w, row, 0);
     const uint8_t *scales = w->levels.scales + place;
     const uint8_t *biases = w->levels.biases ? w->levels.biases + place : NULL;
     if (out->codes)
-        read_codes(w, weight_row_data(w, row), 0, w->cols, out->codes);
+        read_stream(w, weight_row_data(w, row), 0, w->cols, out->codes);
+    for (int64_t i = 0; out->codes && w->encoding == WEIGHT_E2M1 && i < w->cols; i++)
+        out->codes[i] = weight_table_mxfp4[out->codes[i]];
     for (size_t g = 0; (out->scales || out->biases) && g < n_groups(w); g++) {
         float scale = read_scale(w, scales, g);
         if (out->scales)
@@ -209,25 +264,52 @@ void weight_apart_read(const struct weight *w, int64_t row, const struct weight_
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* A run of codes under one scale. Product and sum are separate statements, as in weight.c. */
+/* A run of affine codes. Product and sum are separate statements, as in weight.c. */
+static void store_affine(const uint8_t *restrict codes, int n, float scale, float bias,
+                         float *restrict out)
+{
+    for (int i = 0; i < n; i++) {
+        float product = scale * (float)codes[i];
+        out[i] = product + bias;
+    }
+}
+
+/* A run of stored codes under one scale. */
 static void store_values(const struct weight *w, const uint8_t *restrict codes, int n, float scale,
                          float bias, float *restrict out)
 {
-    int offset = w->encoding == WEIGHT_E2M1 ? 16 : w->levels.offset;
-    for (int i = 0; i < n; i++) {
-        if (w->encoding == WEIGHT_E4M3) {
+    static const float twice_e2m1[16] = {0,     1,  2,  3,  4,  6,  8,  12,
+                                         -0.0f, -1, -2, -3, -4, -6, -8, -12};
+    if (w->encoding == WEIGHT_AFFINE && w->levels.biases)
+        store_affine(codes, n, scale, bias, out);
+    else if (w->encoding == WEIGHT_E4M3)
+        for (int i = 0; i < n; i++)
             out[i] = scale * weight_e4m3(codes[i]);
-        } else if (w->levels.biases) {
-            float product = scale * (float)codes[i];
-            out[i] = product + bias;
-        } else {
-            out[i] = scale * (float)(codes[i] - offset);
-        }
+    else if (w->encoding == WEIGHT_E2M1)
+        for (int i = 0; i < n; i++)
+            out[i] = scale * twice_e2m1[codes[i]];
+    else
+        for (int i = 0; i < n; i++)
+            out[i] = scale * (float)(codes[i] - w->levels.offset);
+}
+
+static void dequantize_made(const struct weight *w, int64_t row, float *out)
+{
+    const uint8_t *data = weight_row_data(w, row);
+    uint8_t codes[MADE_GROUP_MAX];
+    for (size_t g = 0; g < n_groups(w); g++, out += w->levels.group) {
+        float scale, bias;
+        make_group(w, data, g, codes, &scale, &bias);
+        store_affine(codes, w->levels.group, scale, bias, out);
     }
 }
 
 void weight_apart_dequantize(const struct weight *w, int64_t row, float *out)
 {
+    if (w->levels.is_made) {
+        dequantize_made(w, row, out);
+        return;
+    }
     const uint8_t *data = weight_row_data(w, row);
     size_t place = level_place(w, row, 0);
     const uint8_t *biases = w->levels.biases ? w->levels.biases + place : NULL;
@@ -239,7 +321,7 @@ void weight_apart_dequantize(const struct weight *w, int64_t row, float *out)
         float bias = bias_of(w, biases, g, scale);
         for (int64_t done = first; done < end; done += CHUNK) {
             int n = (int)(end - done < CHUNK ? end - done : CHUNK);
-            read_codes(w, data, done, n, codes);
+            read_stream(w, data, done, n, codes);
             store_values(w, codes, n, scale, bias, out + done);
         }
     }

@@ -28,6 +28,7 @@ void checkpoint_free(struct checkpoint *c)
     for (size_t i = 0; i < c->n_files; i++)
         file_map_done(&c->files[i]);
     free(c->files);
+    random_weights_free(c->random);
     map_done(&c->names);
     tensors_done(&c->tensors);
     arena_done(&c->config_arena);
@@ -100,6 +101,74 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct er
     return OK;
 }
 
+/* The folder that the file `path` lies in. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+int checkpoint_quantization_word(const char *text)
+{
+    static const char *const words[] = {"none", "mlx_q4", "mlx_q8"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(words[i], text) == 0)
+            return i;
+    return -1;
+}
+
+/* MLX's codes are made of random floats as they are of a file's. */
+static enum status open_random(struct checkpoint *c, const char *encoding, struct error *error)
+{
+    int word = checkpoint_quantization_word(encoding);
+    enum status status = random_weights_new(&c->random, word < 0 ? encoding : "bf16", error);
+    return status == OK && word > 0 ? checkpoint_quantize_as(c, word, error) : status;
+}
+
+enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
+                                   struct error *error)
+{
+    *out = NULL;
+    char *folder = file_is_directory(path) ? strdup(path) : parent_of(path);
+    struct checkpoint *c = folder ? checkpoint_new(folder) : NULL;
+    free(folder);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    enum status status = folder_open_config(c, path, error);
+    if (status == OK)
+        status = open_random(c, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
+enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
+                                    size_t bytes, const char *encoding, struct error *error)
+{
+    *out = NULL;
+    struct checkpoint *c = checkpoint_new(name);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    c->generation_config.type = JT_OBJECT;
+    enum status status = config_parse(c, name, text, bytes, &c->config, error);
+    if (status == OK)
+        status = open_random(c, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
+bool checkpoint_is_random(const struct checkpoint *c)
+{
+    return c->random != NULL;
+}
+
 const char *checkpoint_path(const struct checkpoint *c)
 {
     return c->path;
@@ -125,15 +194,74 @@ uint64_t checkpoint_bytes(const struct checkpoint *c)
     return c->bytes;
 }
 
-static const struct tensor *find(const struct checkpoint *c, const char *name)
+static const struct tensor *find_bytes(const struct checkpoint *c, const char *name, size_t len)
 {
     uint64_t index;
-    return map_get(&c->names, name, strlen(name), &index) ? &c->tensors.items[index] : NULL;
+    return map_get(&c->names, name, len, &index) ? &c->tensors.items[index] : NULL;
+}
+
+static const struct tensor *find(const struct checkpoint *c, const char *name)
+{
+    return find_bytes(c, name, strlen(name));
+}
+
+/* The tensor beside "X.weight" that is named "X" and `suffix`, or NULL; `stem` is the length of
+ * "X". */
+static enum status find_sibling(const struct checkpoint *c, const char *name, size_t stem,
+                                const char *suffix, const struct tensor **out, struct error *error)
+{
+    struct str sibling = {0};
+    str_append(&sibling, name, stem);
+    str_append_z(&sibling, suffix);
+    enum status status = sibling.failed ? error_memory(error, stem) : OK;
+    *out = status == OK ? find_bytes(c, str_z(&sibling), sibling.len) : NULL;
+    str_done(&sibling);
+    return status;
+}
+
+/* The tensors beside "X.weight" that make it an MLX weight; `scales` is NULL if it is none. */
+static enum status find_levels(const struct checkpoint *c, const char *name,
+                               const struct tensor **scales, const struct tensor **biases,
+                               struct error *error)
+{
+    static const char suffix[] = ".weight";
+    size_t len = strlen(name), stem = len - (sizeof suffix - 1);
+    const struct tensor *global = NULL;
+    *scales = *biases = NULL;
+    if (c->is_gguf || len < sizeof suffix || strcmp(name + stem, suffix) != 0)
+        return OK;
+    enum status status = find_sibling(c, name, stem, ".scales", scales, error);
+    if (status == OK && *scales)
+        status = find_sibling(c, name, stem, ".biases", biases, error);
+    if (status == OK && *scales)
+        status = find_sibling(c, name, stem, ".global_scale", &global, error);
+    if (status == OK && global)
+        status = error_set(error, ERROR_UNSUPPORTED,
+                           "%s: %.200s is a scale beside scales, which this version does not "
+                           "support; convert the model without it",
+                           c->path, global->name);
+    return status;
+}
+
+/* The module's name is the tensor's, as in the file, without ".weight". */
+static enum status read_mlx(const struct checkpoint *c, const struct tensor *codes,
+                            const struct tensor *scales, const struct tensor *biases,
+                            struct weight *out, struct error *error)
+{
+    struct str path = {0};
+    str_append(&path, codes->name, codes->name_len - strlen(".weight"));
+    enum status status = path.failed
+                             ? error_memory(error, codes->name_len)
+                             : mlx_weight(&c->mlx, str_z(&path), codes, scales, biases, out, error);
+    if (status != OK)
+        error_prefix(error, "%s", c->path);
+    str_done(&path);
+    return status;
 }
 
 bool checkpoint_has(const struct checkpoint *c, const char *name)
 {
-    return find(c, name) != NULL;
+    return c->random ? random_weights_has(&c->config, name) : find(c, name) != NULL;
 }
 
 enum status checkpoint_weight(const struct checkpoint *c, const char *name, struct weight *out,
@@ -142,12 +270,18 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     const struct tensor *tensor = find(c, name);
     if (!tensor)
         return error_set(error, ERROR_NOT_FOUND, "%s has no tensor %.200s", c->path, name);
+    if (tensor->rows == 0 || tensor->cols == 0)
+        return error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty", c->path, tensor->name);
+    const struct tensor *scales, *biases;
+    enum status status = find_levels(c, name, &scales, &biases, error);
+    if (status != OK || scales)
+        return status != OK ? status : read_mlx(c, tensor, scales, biases, out, error);
     if (tensor->encoding == ENCODING_UNSUPPORTED)
         return error_set(error, ERROR_UNSUPPORTED,
                          "%s: tensor %.200s has type %s, which this version does not support",
                          c->path, tensor->name, tensor->dtype);
-    if (tensor->rows == 0 || tensor->cols == 0)
-        return error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty", c->path, tensor->name);
+    if (c->made.bits && mlx_make(&c->made, tensor, out))
+        return OK;
     *out = (struct weight){.encoding = (enum weight_encoding)tensor->encoding,
                            .rows = tensor->rows,
                            .cols = tensor->cols,
@@ -156,8 +290,70 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     return OK;
 }
 
+static enum status make_random(const struct checkpoint *c, const char *name, int64_t rows,
+                               int64_t cols, bool wants_data, struct weight *out,
+                               struct error *error)
+{
+    enum status status = random_weights_make(c->random, name, rows, cols, wants_data, out, error);
+    struct tensor floats = {.name = name,
+                            .name_len = strlen(name),
+                            .rows = rows,
+                            .cols = cols,
+                            .encoding = (int)out->encoding,
+                            .n_dims = 2,
+                            .data = out->data};
+    if (status == OK && c->made.bits)
+        mlx_make(&c->made, &floats, out);
+    return status;
+}
+
+enum status checkpoint_weight_of(const struct checkpoint *c, const char *name, int64_t rows,
+                                 int64_t cols, bool wants_data, struct weight *out,
+                                 struct error *error)
+{
+    if (c->random)
+        return make_random(c, name, rows, cols, wants_data, out, error);
+    enum status status = checkpoint_weight(c, name, out, error);
+    if (status != OK || (out->rows == rows && out->cols == cols))
+        return status;
+    return error_set(error, ERROR_INVALID,
+                     "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
+                     c->path, name, (long long)out->rows, (long long)out->cols, (long long)rows,
+                     (long long)cols);
+}
+
+enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t group,
+                                struct error *error)
+{
+    struct mlx_format format = {MLX_AFFINE, bits, group};
+    if (!mlx_format_is_possible(&format))
+        return error_set(error, ERROR_INVALID,
+                         "%d bits in groups of %d; 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or "
+                         "128 are possible",
+                         (int)bits, (int)group);
+    if (c->mlx.block)
+        return error_set(error, ERROR_INVALID,
+                         "%s is quantized already; give the checkpoint that it was made from",
+                         c->path);
+    for (size_t i = 0; i < c->tensors.n; i++)
+        if (c->tensors.items[i].encoding > WEIGHT_BF16)
+            return error_set(error, ERROR_INVALID,
+                             "%s is quantized already (%.200s is %s); give the checkpoint that it "
+                             "was made from",
+                             c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
+    c->made = format;
+    return OK;
+}
+
+enum status checkpoint_quantize_as(struct checkpoint *c, int word, struct error *error)
+{
+    return word == 0 ? OK : checkpoint_quantize(c, word == 1 ? 4 : 8, 64, error);
+}
+
 static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
 {
+    if (c->random)
+        random_weights_release(c->random, data);
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file_map *map = &c->files[i];
         uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;

@@ -10,8 +10,15 @@ int command_serve(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_bench_one_batch(int argc, char **argv);
+int command_bench_offline_throughput(int argc, char **argv);
+int command_bench_one_batch_server(int argc, char **argv);
+int command_bench_serving(int argc, char **argv);
+int command_bench_ops(int argc, char **argv);
+int command_check_env(int argc, char **argv);
+int command_plan(int argc, char **argv);
 int command_pull(int argc, char **argv);
 int command_list(int argc, char **argv);
+int command_quantize(int argc, char **argv);
 int command_rm(int argc, char **argv);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/model_path.h"
 
 #include <math.h>
@@ -48,15 +49,37 @@ int command_line_parse(struct command_line *line, int argc, char **argv)
     return -1;
 }
 
+static const char *random_encoding(const struct model_options *options)
+{
+    return options->quantization ? options->quantization : "bf16";
+}
+
+/* Of files: model_path_resolve has checked it. */
+static int quantization_word(const struct model_options *options)
+{
+    return options->quantization && !options->random_weights
+               ? checkpoint_quantization_word(options->quantization)
+               : 0;
+}
+
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error)
+{
+    if (options->random_weights)
+        return checkpoint_open_random(out, options->path, random_encoding(options), error);
+    enum status status = checkpoint_open(out, options->path, error);
+    return status == OK ? checkpoint_quantize_as(*out, quantization_word(options), error) : status;
+}
+
 static void show_progress(void *context, double done)
 {
-    (void)context;
+    const char *what = context ? context : "loading";
     enum { WIDTH = 40 };
     int n = (int)(done * WIDTH);
-    fprintf(stderr, "\rloading [%.*s%*s] %3d%%", n, "########################################",
+    fprintf(stderr, "\r%s [%.*s%*s] %3d%%", what, n, "########################################",
             WIDTH - n, "", (int)(done * 100));
     if (done >= 1.0)
-        fprintf(stderr, "\r%*s\r", WIDTH + 16, "");
+        fprintf(stderr, "\r%*s\r", WIDTH + 20, "");
     fflush(stderr);
 }
 
@@ -78,10 +101,12 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     struct csgl_config config;
     csgl_config_init(&config);
     config.model_path = resolved.path;
+    config.random_weights = options->random_weights ? random_encoding(options) : NULL;
     config.chat_template_path = options->chat_template;
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;
+    config.quantization = quantization_word(options);
     config.context_length = options->context_length;
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;

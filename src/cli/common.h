@@ -8,8 +8,9 @@
 
 struct model_options {
     const char *model_path, *chat_template;
-    const char *path;     /* what model_path stands for: cli/model_path.h */
-    struct str path_text; /* its memory, when it is not model_path itself */
+    const char *random_weights, *quantization; /* a configuration in model_path's place */
+    const char *path;                          /* what model_path stands for: cli/model_path.h */
+    struct str path_text;                      /* its memory, when it is not model_path itself */
     int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
     int num_mamba_slots, mamba_ssm_dtype;
     double memory_ratio, kv_cache_gb, mamba_cache_gb;
@@ -38,6 +39,14 @@ struct sampling_options sampling_options_default(void);
      0,                                                                                            \
      0,                                                                                            \
      "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
+        {"--random-weights",                                                                       \
+         "--dummy-weight",                                                                         \
+         OPTION_STRING,                                                                            \
+         &(m).random_weights,                                                                      \
+         "CONFIG",                                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "a config.json or its folder: weights are made up"},                                      \
         {"--threads", NULL, OPTION_INT, &(m).threads, "N", 0, 1024, "threads; 0: all processors"}, \
         {"--activations",                                                                          \
          NULL,                                                                                     \
@@ -55,6 +64,14 @@ struct sampling_options sampling_options_default(void);
          0,                                                                                        \
          0,                                                                                        \
          "type of cached keys and values; auto: bf16"},                                            \
+        {"--quantization",                                                                         \
+         NULL,                                                                                     \
+         OPTION_STRING,                                                                            \
+         &(m).quantization,                                                                        \
+         "none|mlx_q4|mlx_q8",                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "quantize float weights while they are loaded; random ones: also bf16, Q4_0, ..."},       \
         {"--memory-ratio",                                                                         \
          NULL,                                                                                     \
          OPTION_NUMBER,                                                                            \
@@ -177,11 +194,17 @@ struct sampling_options sampling_options_default(void);
 /* Parses; on --help or an error prints and returns the exit status, otherwise -1. */
 int command_line_parse(struct command_line *line, int argc, char **argv);
 
+/* The files, or the configuration, that resolved options name. */
+struct checkpoint;
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error);
+
 /* Opens the model, with a progress bar when stderr is a terminal. On an error prints it and returns
  * 1, otherwise 0; `seconds` is the time it took. */
 int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds);
 
-/* A progress bar on stderr when that is a terminal, else NULL. */
+/* A progress bar on stderr when that is a terminal, else NULL. Its context: what is done, a word,
+ * or NULL for "loading". */
 typedef void (*progress_function)(void *context, double done);
 progress_function progress_if_terminal(void);
 

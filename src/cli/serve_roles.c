@@ -26,7 +26,7 @@ static enum status open_text(const struct serve_options *o, struct checkpoint **
                              struct text_model *text, struct error *error)
 {
     *text = (struct text_model){0};
-    enum status status = checkpoint_open(checkpoint, o->model.path, error);
+    enum status status = options_checkpoint(&o->model, checkpoint, error);
     return status == OK ? text_model_open(text, *checkpoint, o->model.chat_template, error)
                         : status;
 }
@@ -209,7 +209,8 @@ int serve_frontend(const struct serve_options *o)
                                          .response_config = text.response_config,
                                          .default_template_kwargs = o->default_kwargs,
                                          .n_tokenizers = o->num_tokenizer ? o->num_tokenizer : 1,
-                                         .max_queue = o->max_queue};
+                                         .max_queue = o->max_queue,
+                                         .profile_path = o->profile_output};
         status = server_run(&options, &error);
     }
     text_model_done(&text);

@@ -9,6 +9,7 @@
 #define CSGL_DEVICE_OPS_H
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "base/weight.h"
 #include "device/tensor.h"
 
@@ -351,6 +352,8 @@ struct device_table {
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
 
+    /* Bytes of a loaded linear that a call reads: its weights and biases in the device's layout. */
+    size_t (*linear_size)(const struct linear *);
     /* Copies experts that all have the same shape; afterwards their weights may be released.
      * `max_rows` bounds T and `top_k` K of later calls. */
     enum status (*experts_load)(struct device *, const struct expert_slices *experts,
@@ -360,6 +363,8 @@ struct device_table {
     /* Bytes that experts_load would take. */
     size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
                             int32_t n_experts);
+    /* Bytes of one loaded expert, as linear_size; `inner` becomes the outputs of its gate. */
+    size_t (*expert_size)(const struct experts *, int32_t *inner);
 
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,
@@ -373,6 +378,8 @@ struct device_table {
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
 
+    /* From now on tells `observer` (kept; NULL ends it) what the device's further threads do. */
+    void (*observe)(struct device *, const struct thread_observer *observer);
     /* Bytes of one layer's slot, a multiple of 64. */
     size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
     /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */

@@ -16,6 +16,7 @@ struct engine {
     struct buffer inputs;            /* the batch's arrays on the device */
     struct buffer logits;
     struct forward forward;
+    struct profile *profile; /* NULL: nothing is measured */
 };
 
 static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
@@ -225,9 +226,22 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
 {
     assert(b->n_tokens > 0);
     bind_inputs(e, b);
+    if (e->profile)
+        profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b);
     e->model->family->forward(e->model, &e->forward);
     return e->device->table->sync(e->device, error);
+}
+
+void engine_profile(struct engine *e, struct profile *profile)
+{
+    e->profile = profile;
+    e->forward.device = profile ? profile_device(profile) : e->device;
+}
+
+struct device *engine_device(const struct engine *e)
+{
+    return e->device;
 }
 
 float *engine_logits(struct engine *e, int32_t i)

@@ -22,14 +22,21 @@ static uint64_t count_pages(struct memory_plan *p, const struct model *model,
     return bytes;
 }
 
-/* The longest context, at most `limit`, of which one sequence fits into `bytes`. */
-static int32_t longest_context(struct memory_plan *p, const struct model *model,
-                               const struct memory_request *r, int32_t limit, uint64_t bytes)
+uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model *model,
+                              const struct memory_request *r, int32_t length, int64_t n_sequences)
+{
+    struct memory_plan copy = *plan;
+    return count_pages(&copy, model, r, length, n_sequences);
+}
+
+int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
+                            const struct memory_request *r, int32_t limit, int64_t n_sequences,
+                            uint64_t bytes)
 {
     int32_t low = 0, high = limit;
     while (low < high) {
         int32_t middle = low + (high - low + 1) / 2;
-        if (count_pages(p, model, r, middle, 1) <= bytes)
+        if (memory_plan_kv_bytes(plan, model, r, middle, n_sequences) <= bytes)
             low = middle;
         else
             high = middle - 1;
@@ -43,7 +50,7 @@ static enum status plan_kv(struct memory_plan *p, const struct model *model,
     bool is_given = r->context_length > 0;
     int32_t wanted = is_given ? r->context_length : model->max_positions;
     uint64_t kv_room = r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room;
-    p->context_length = longest_context(p, model, r, wanted, kv_room);
+    p->context_length = memory_plan_longest(p, model, r, wanted, 1, kv_room);
     count_pages(p, model, r, p->context_length, 1);
     if (p->context_length < (is_given ? wanted : 1)) {
         uint64_t need = count_pages(p, model, r, wanted, 1);

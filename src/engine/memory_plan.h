@@ -57,6 +57,15 @@ enum status memory_plan_make(struct memory_plan *plan, const struct model *model
                              const struct device *device, uint64_t weight_bytes,
                              const struct memory_request *request, struct error *error);
 
+/* Bytes of the KV cache of `n_sequences` sequences of `length` tokens, and the longest length, at
+ * most `limit`, of which so many fit into `bytes`. Of a plan that was made for this request. */
+uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model *model,
+                              const struct memory_request *request, int32_t length,
+                              int64_t n_sequences);
+int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
+                            const struct memory_request *request, int32_t limit,
+                            int64_t n_sequences, uint64_t bytes);
+
 /* Logs the plan in a few lines. */
 void memory_plan_print(const struct memory_plan *plan);
 

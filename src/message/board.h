@@ -55,6 +55,8 @@ struct board {
     _Atomic uint32_t state[N_ROLES];      /* enum process_state */
     _Atomic uint32_t n_restarts[N_ROLES];
     _Atomic int32_t pid[N_ROLES];
+    /* process_trace.h: the profile that is being made, 0 for none, and how many there were. */
+    _Atomic uint32_t profile_session, n_profiles, profile_start_step, profile_steps;
     /* CLOCK_MONOTONIC nanoseconds of the scheduler's last sign of life: the end of a step, or of a
      * wait for work. */
     _Atomic uint64_t scheduler_heartbeat;

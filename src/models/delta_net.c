@@ -95,6 +95,9 @@ enum status delta_net_norms_are_raw(const struct loader *l, int32_t layer, bool 
 {
     struct weight w;
     struct name name = name_of(layer, "conv1d.weight");
+    *out = false;
+    if (checkpoint_is_random(l->checkpoint))
+        return OK;
     enum status status = checkpoint_weight(l->checkpoint, name.text, &w, error);
     *out = status == OK && !checkpoint_is_gguf(l->checkpoint) && w.cols > 1;
     return status;
@@ -194,7 +197,10 @@ static enum status load_conv(struct loader *l, const struct delta_net_config *c,
     int32_t channels = 2 * c->n_k_heads * c->k_dim + c->n_v_heads * c->v_dim;
     int32_t n = channels / l->comm->n_ranks * c->conv_kernel;
     struct weight w;
-    enum status status = checkpoint_weight(l->checkpoint, name.text, &w, error);
+    enum status status = checkpoint_is_random(l->checkpoint)
+                             ? checkpoint_weight_of(l->checkpoint, name.text, channels,
+                                                    c->conv_kernel, !l->is_counting, &w, error)
+                             : checkpoint_weight(l->checkpoint, name.text, &w, error);
     if (status != OK)
         return status;
     if (w.rows * w.cols != (int64_t)channels * c->conv_kernel ||
@@ -203,6 +209,8 @@ static enum status load_conv(struct loader *l, const struct delta_net_config *c,
                          "%s: weight %s is [%lld, %lld]; the configuration makes it [%d, %d]",
                          checkpoint_path(l->checkpoint), name.text, (long long)w.rows,
                          (long long)w.cols, (int)channels, (int)c->conv_kernel);
+    if (l->is_counting)
+        return loader_constant(l, NULL, n, out, error);
     float *stored = malloc((size_t)channels * (size_t)c->conv_kernel * sizeof *stored);
     float *turned = malloc((size_t)n * sizeof *turned);
     if (!stored || !turned) {
@@ -210,6 +218,7 @@ static enum status load_conv(struct loader *l, const struct delta_net_config *c,
     } else {
         for (int64_t row = 0; row < w.rows; row++)
             weight_row_dequantize(&w, row, stored + row * w.cols);
+        checkpoint_release(l->checkpoint, &w);
         turn_channels(l, c, stored, turned);
         status = loader_constant(l, turned, n, out, error);
     }

@@ -28,15 +28,9 @@ enum status loader_find(const struct loader *l, const char *name, const char *su
 {
     char full[MAX_NAME];
     snprintf(full, sizeof full, "%s%s", name, suffix);
-    enum status status = checkpoint_weight(l->checkpoint, full, out, error);
-    if (status != OK)
-        return status;
-    if (out->rows != rows || out->cols != cols)
-        return error_set(error, ERROR_INVALID,
-                         "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
-                         checkpoint_path(l->checkpoint), full, (long long)out->rows,
-                         (long long)out->cols, (long long)rows, (long long)cols);
-    return OK;
+    if (l->on_weight)
+        l->on_weight(l->visitor_context, full, l->bytes);
+    return checkpoint_weight_of(l->checkpoint, full, rows, cols, !l->is_counting, out, error);
 }
 
 enum status loader_check_columns(const struct loader *l, const char *name,
@@ -69,6 +63,7 @@ static enum status read_bias(struct loader *l, const struct linear_part *part,
         return error_memory(error, (size_t)stored->n_stored * sizeof *all);
     }
     weight_row_dequantize(&w, 0, all);
+    checkpoint_release(l->checkpoint, &w);
     for (int32_t i = 0; i < n; i++)
         (*out)[i] = all[row_pattern_at(&stored->pattern, first + i)];
     free(all);

@@ -17,6 +17,8 @@ struct loader {
     uint64_t bytes, total_bytes;
     load_progress progress;
     void *progress_context;
+    weight_visitor on_weight; /* while counting */
+    void *visitor_context;
 };
 
 /* One part of a fused linear: weight "NAME.weight" [n_out, n_in] and, if has_bias, "NAME.bias". */

@@ -57,18 +57,29 @@ enum status model_configure(const struct checkpoint *checkpoint, const struct co
     return OK;
 }
 
-enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
-                               struct device *device, struct comm *comm, uint64_t *bytes,
-                               struct error *error)
+enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
+                                struct device *device, struct comm *comm, weight_visitor visitor,
+                                void *context, uint64_t *bytes, struct error *error)
 {
     struct loader loader = {.model = model,
                             .checkpoint = checkpoint,
                             .device = device,
                             .comm = comm,
-                            .is_counting = true};
+                            .is_counting = true,
+                            .on_weight = visitor,
+                            .visitor_context = context};
     enum status status = model->family->load(model, &loader, error);
+    if (visitor)
+        visitor(context, NULL, loader.bytes);
     *bytes = loader.bytes;
     return status;
+}
+
+enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
+                               struct device *device, struct comm *comm, uint64_t *bytes,
+                               struct error *error)
+{
+    return model_visit_weights(model, checkpoint, device, comm, NULL, NULL, bytes, error);
 }
 
 enum status model_load(struct model *model, const struct checkpoint *checkpoint,

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "message/board.h"
+#include "message/process_trace.h"
 #include "message/socket.h"
 
 #include <poll.h>
@@ -28,6 +29,9 @@ struct process {
     struct arena arena; /* of the frame being read */
     uint32_t youngest;  /* start of a process; older requests are over */
     double stuck_since; /* 0: the outbox drains */
+    struct process_trace trace;
+    uint64_t first_step; /* of the scheduler's count, when the profile began */
+    bool is_recording;
 };
 
 static struct bytes bytes_of_text(const char *text)
@@ -227,6 +231,32 @@ static void write_board(struct process *p)
         atomic_store_explicit(figures[i].figure, figures[i].value, memory_order_relaxed);
 }
 
+/* --- profiles --------------------------------------------------------------------------------- */
+
+/* Follows the board, and records the steps that it asks for: the scheduler itself ends a profile of
+ * so many steps. */
+static void follow_profile(struct process *p)
+{
+    struct board *b = p->board;
+    uint64_t steps = scheduler_figures(p->scheduler).steps;
+    if (process_trace_follow(&p->trace)) {
+        scheduler_trace(p->scheduler, NULL);
+        p->is_recording = false;
+        p->first_step = steps + atomic_load(&b->profile_start_step);
+    }
+    if (!p->trace.trace)
+        return;
+    uint32_t n_steps = atomic_load(&b->profile_steps);
+    if (!p->is_recording && steps >= p->first_step) {
+        scheduler_trace(p->scheduler, p->trace.trace);
+        p->is_recording = true;
+    }
+    if (n_steps && steps >= p->first_step + n_steps) {
+        scheduler_trace(p->scheduler, NULL);
+        profile_stop(b);
+    }
+}
+
 /* --- the loop --------------------------------------------------------------------------------- */
 
 static bool is_orphaned(int life_fd)
@@ -267,6 +297,7 @@ static enum status loop(struct process *p, struct error *error)
         look_at_board(p);
         while (inbox_receive(&p->inbox, &frame))
             read_frame(p, &frame);
+        follow_profile(p);
         bool can_step = flush(p) && scheduler_has_work(p->scheduler);
         if (can_step)
             status = scheduler_step(p->scheduler, error);
@@ -302,12 +333,16 @@ enum status scheduler_process_run(const struct scheduler_process *setup, struct 
                              MAX_WAITING_BYTES, error);
     if (status == OK) {
         p.youngest = board_youngest_start(p.board);
+        process_trace_init(&p.trace, p.board, setup->folder, "scheduler");
         atomic_store(&p.board->context_length, (uint64_t)setup->options.context_length);
         atomic_store(&p.board->vocab_size, (uint64_t)setup->options.vocab_size);
         write_board(&p);
         atomic_store(&p.board->state[ROLE_SCHEDULER], PROCESS_READY);
         status = loop(&p, error);
     }
+    if (p.scheduler)
+        scheduler_trace(p.scheduler, NULL);
+    process_trace_done(&p.trace);
     scheduler_free(p.scheduler);
     outbox_close(&p.to_detokenizer);
     outbox_close(&p.to_frontend);

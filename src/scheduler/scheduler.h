@@ -4,6 +4,7 @@
 #ifndef CSGL_SCHEDULER_SCHEDULER_H
 #define CSGL_SCHEDULER_SCHEDULER_H
 
+#include "base/trace.h"
 #include "engine/executor.h"
 #include "kvcache/kv_cache.h"
 #include "scheduler/request.h"
@@ -70,6 +71,9 @@ bool scheduler_has_work(const struct scheduler *scheduler);
 /* Runs one step and emits its tokens. A failure of the executor ends every request of the step with
  * FINISH_ERROR and is returned. */
 enum status scheduler_step(struct scheduler *scheduler, struct error *error);
+
+/* Records steps, stages of requests and the executor's ops from now on; NULL ends it. */
+void scheduler_trace(struct scheduler *scheduler, struct trace *trace);
 
 struct scheduler_figures scheduler_figures(const struct scheduler *scheduler);
 

@@ -2,6 +2,7 @@
 #ifndef CSGL_WORKER_WORKER_STATE_H
 #define CSGL_WORKER_WORKER_STATE_H
 
+#include "message/process_trace.h"
 #include "tokenizer/detokenizer.h"
 #include "worker/worker.h"
 
@@ -15,6 +16,8 @@ struct worker {
     const struct worker_options *options;
     const struct worker_model *model;
     struct board *board;
+    struct process_trace trace;
+    char name[32]; /* of this process in traces */
     struct outbox to_frontend, to_scheduler;
     struct encoder *encoder;
     struct arena arena; /* of the frame being read */

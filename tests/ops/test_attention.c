@@ -274,7 +274,7 @@ struct devices {
 static struct devices open_devices(enum activations activations)
 {
     struct devices devices = {.twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2)};
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (int n_threads = 1; n_threads <= 3; n_threads++)
             devices.all[devices.n++] = open_device(isa, activations, n_threads);
     return devices;
@@ -472,7 +472,7 @@ static void large_scores_do_not_overflow(void **test)
     (void)test;
     struct shape shape = {1, 2, 64, 16, 0, DTYPE_BF16, 1, {4}, {100}, 0};
     struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
             struct device *device = open_device(isa, mode, 2);
             struct bench *a = open_bench(device, &shape, 3), *b = open_bench(twin, &shape, 3);

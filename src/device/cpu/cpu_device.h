@@ -65,6 +65,7 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
                             int32_t max_rows, struct linear **out, struct error *error);
 void cpu_linear_free(struct device *device, struct linear *linear);
 size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+size_t cpu_linear_size(const struct linear *linear);
 
 /* moe.c */
 void cpu_moe_ffn(struct device *device, const struct moe_ffn_args *args);
@@ -74,6 +75,7 @@ enum status cpu_experts_load(struct device *device, const struct expert_slices *
 void cpu_experts_free(struct device *device, struct experts *experts);
 size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
                          int32_t n_experts);
+size_t cpu_expert_size(const struct experts *experts, int32_t *inner);
 
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);

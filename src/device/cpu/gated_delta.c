@@ -20,6 +20,9 @@ const struct delta_kernels *cpu_delta_kernels(enum cpu_isa isa)
         return &delta_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &delta_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &delta_kernels_neon;
 #endif
     (void)isa;
     return &delta_kernels_scalar;

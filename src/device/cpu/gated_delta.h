@@ -49,5 +49,6 @@ static inline size_t delta_memory_floats(int k_dim, int v_dim)
 extern const struct delta_kernels delta_kernels_scalar;
 extern const struct delta_kernels delta_kernels_avx2;
 extern const struct delta_kernels delta_kernels_avx512;
+extern const struct delta_kernels delta_kernels_neon;
 
 #endif

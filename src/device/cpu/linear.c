@@ -31,6 +31,17 @@ const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa)
     default:
         break;
     }
+#elif defined(__aarch64__)
+    switch (isa) {
+    case CPU_ISA_I8MM:
+        return &linear_kernels_i8mm;
+    case CPU_ISA_DOTPROD:
+        return &linear_kernels_dotprod;
+    case CPU_ISA_NEON:
+        return &linear_kernels_neon;
+    default:
+        break;
+    }
 #endif
     (void)isa;
     return &linear_kernels_scalar;
@@ -171,6 +182,18 @@ size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices
     size_t bytes = 0;
     describe(cpu_device_of(device), slices, n_slices, &linear);
     return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
+}
+
+size_t cpu_linear_size(const struct linear *linear)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < linear->n_parts; i++) {
+        const struct linear_part *part = &linear->parts[i];
+        bytes += (size_t)part->n_blocks * part->block_bytes;
+        if (part->bias)
+            bytes += (size_t)part->rows * sizeof *part->bias;
+    }
+    return bytes;
 }
 
 struct packing_run {

@@ -308,6 +308,9 @@ extern const struct linear_kernels linear_kernels_scalar;
 extern const struct linear_kernels linear_kernels_avx2;
 extern const struct linear_kernels linear_kernels_avx512;
 extern const struct linear_kernels linear_kernels_amx;
+extern const struct linear_kernels linear_kernels_neon;
+extern const struct linear_kernels linear_kernels_dotprod;
+extern const struct linear_kernels linear_kernels_i8mm;
 
 static inline int32_t linear_n_units(const struct linear_input *in)
 {

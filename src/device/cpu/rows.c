@@ -22,6 +22,9 @@ const struct row_kernels *cpu_row_kernels(enum cpu_isa isa)
         return &row_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &row_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &row_kernels_neon;
 #endif
     (void)isa;
     return &row_kernels_scalar;

@@ -34,5 +34,6 @@ struct row_kernels {
 extern const struct row_kernels row_kernels_scalar;
 extern const struct row_kernels row_kernels_avx2;
 extern const struct row_kernels row_kernels_avx512;
+extern const struct row_kernels row_kernels_neon;
 
 #endif

@@ -23,6 +23,7 @@ struct checkpoint {
     struct random_weights *random; /* in place of files and tensors; NULL: there are files */
     struct json config, generation_config;
     struct mlx_quantization mlx;
+    bool is_mxfp4;                 /* config.json's quant_method */
     struct mlx_format made;        /* bits > 0: checkpoint_quantize was asked for this */
     struct checkpoint_vocab vocab; /* tokens == NULL: none */
 };

@@ -39,7 +39,8 @@ enum status config_read_quantization(struct checkpoint *c, struct error *error)
     const struct json *levels[] = {&c->config, json_get(&c->config, "text_config")};
     for (int i = 0; i < 2; i++) {
         const struct json *block = json_get(levels[i], "quantization_config");
-        if (!json_is_null(block))
+        c->is_mxfp4 |= json_string_is(json_get(block, "quant_method"), "mxfp4");
+        if (!json_is_null(block) && !c->is_mxfp4)
             return refuse(block, error);
     }
     return OK;

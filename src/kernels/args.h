@@ -74,4 +74,112 @@ struct kd_moe_route {
     uint32_t is_normalised;
 };
 
+/* Weights: matrices [rows][cols] one behind another, each a run of bytes that begins on 16. */
+enum kd_form {
+    KD_FORM_FLOAT, /* values of `dtype` */
+    KD_FORM_CODES, /* scale * code + bias: a row is a little-endian stream of codes of `bits` */
+    KD_FORM_E4M3   /* scale * the value of an E4M3 byte */
+};
+
+struct kd_weight {
+    uint64_t matrix_bytes;
+    uint64_t scales, biases; /* f32 [rows][n_groups], bytes from the matrix's start */
+    uint64_t out_bias;       /* f32 [rows], likewise; 0: none */
+    uint32_t form, dtype, bits, group;
+    uint32_t rows, cols, row_bytes, n_groups;
+};
+
+enum { KD_DOT_THREADS = 128, KD_DOTS = KD_DOT_THREADS / KD_SIMD_WIDTH };
+
+struct kd_linear {
+    struct kd_weight weight;
+    uint32_t x_stride, out_stride;
+};
+
+struct kd_moe_inner {
+    struct kd_weight gate, up;
+    uint32_t top_k; /* experts a row */
+    uint32_t x_stride, experts_stride;
+    uint32_t activation; /* as enum activation */
+    float alpha, limit;
+    uint32_t unused;
+};
+
+struct kd_moe_outer {
+    struct kd_weight down;
+    uint32_t top_k;
+    uint32_t experts_stride, weights_stride, out_stride;
+    uint32_t shared_stride, shared_gate_stride; /* 0: none */
+    uint32_t has_shared, has_shared_gate;
+};
+
+/* A page holds K and then V, each [n_heads][page_size][head_dim] of `dtype`. */
+enum { KD_MAX_HEAD_DIM = 512, KD_MAX_HEAD_PARTS = KD_MAX_HEAD_DIM / KD_SIMD_WIDTH };
+
+struct kd_pages {
+    uint32_t page_size, n_heads, head_dim, dtype;
+};
+
+struct kd_kv_store {
+    struct kd_pages pages;
+    uint32_t k_stride, v_stride, slots_stride;
+};
+
+struct kd_copy_page {
+    uint32_t words; /* of 2 bytes, a page */
+    uint32_t n_pairs, pairs_stride;
+};
+
+struct kd_attention {
+    struct kd_pages pages;
+    uint32_t q_stride, out_stride, table_stride;
+    uint32_t q_start_stride, kv_len_stride;
+    uint32_t n_sequences, n_q_heads;
+    uint32_t has_sinks, window;
+    float scale;
+};
+
+/* A slot holds the state [n_v_heads][k_dim][v_dim] of `dtype`, then the rows before the convolution
+ * [conv_rows][channels] in f32. */
+enum {
+    KD_MAX_STATE_DIM = 256, /* of a key or a value */
+    KD_MAX_CONV_ROWS = 15
+};
+
+struct kd_states {
+    uint64_t slot_bytes, rows_offset; /* where the slot's rows begin */
+    uint32_t n_v_heads, n_k_heads, k_dim, v_dim;
+    uint32_t channels, conv_rows, dtype, is_tiled;
+};
+
+/* Of the arrays that say where a sequence's rows and states are. */
+struct kd_sequences {
+    uint32_t q_start_stride, state_in_stride, state_out_stride;
+    uint32_t n_snapshots, snapshots_stride;
+};
+
+struct kd_conv1d {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t x_stride, weight_stride, out_stride;
+};
+
+struct kd_gated_delta {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t qkv_stride, a_stride, b_stride, out_stride;
+    uint32_t has_tape, tape_stride;
+    float q_scale;
+};
+
+struct kd_delta_commit {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t n_accepted_stride, x_stride, tape_stride;
+};
+
+struct kd_state_copy {
+    uint64_t words; /* of 4 bytes, a slot */
+};
+
 #endif

@@ -15,4 +15,13 @@ KD_INLINE float kd_silu(float x)
     return x == -INFINITY ? 0.0f : x * kd_sigmoid(x);
 }
 
+// What a gated feed-forward block multiplies; `kind` as enum activation of ops.h.
+KD_INLINE float kd_activate(uint kind, float gate, float up, float alpha, float limit)
+{
+    if (kind == 0)
+        return kd_silu(gate) * up;
+    const float g = min(gate, limit);
+    return (clamp(up, -limit, limit) + 1.0f) * g * kd_sigmoid(alpha * g);
+}
+
 #endif

@@ -35,7 +35,7 @@ KERNEL(gated_norm, CBUF(float, x, 0), CBUF(float, z, 1), CBUF(float, weight, 2),
     float squares = 0.0f;
     for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
         squares += from[i] * from[i];
-    squares = kd_sum(squares, parts, LANE, SGID);
+    squares = kd_sum(squares, parts, KD_MAX_SIMDS, LANE, SGID);
     const float factor = rsqrt(squares / (float)p.head_dim + p.eps);
     for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
         to[i] = from[i] * factor * weight[i] * kd_silu(gate[i]);

@@ -1,4 +1,4 @@
-// Sums over a threadgroup of KD_ROW_THREADS threads.
+// Sums over a threadgroup.
 #ifndef CSGL_KERNELS_REDUCE_H
 #define CSGL_KERNELS_REDUCE_H
 
@@ -11,7 +11,7 @@ KD_INLINE float kd_sum(float value, threadgroup float *parts, uint lane, uint si
         parts[simd] = part;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     float sum = 0.0f;
-    for (uint i = 0; i < KD_MAX_SIMDS; i++)
+    for (uint i = 0; i < n_simds; i++)
         sum += parts[i];
     return sum;
 }

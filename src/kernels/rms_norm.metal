@@ -20,7 +20,7 @@ KERNEL(rms_norm, CBUF(float, x, 0), BUF(float, residual, 1), CBUF(float, weight,
         }
         squares += v * v;
     }
-    squares = kd_sum(squares, parts, LANE, SGID);
+    squares = kd_sum(squares, parts, KD_MAX_SIMDS, LANE, SGID);
     if (!p.has_out)
         return;
     const float factor = rsqrt(squares / (float)p.cols + p.eps);

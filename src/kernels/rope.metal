@@ -44,7 +44,7 @@ KERNEL(norm_rope, BUF(float, x, 0), CBUF(float, angles, 1), CBUF(float, weight, 
         float squares = 0.0f;
         for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
             squares += head[i] * head[i];
-        squares = kd_sum(squares, parts, LANE, SGID);
+        squares = kd_sum(squares, parts, KD_MAX_SIMDS, LANE, SGID);
         const float factor = rsqrt(squares / (float)p.head_dim + p.eps);
         for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
             head[i] = head[i] * factor * (weight[i] + p.plus);

@@ -17,6 +17,18 @@ void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *fir
     *count = (int32_t)((end - begin) * unit);
 }
 
+static bool has_weight(const struct loader *l, const char *name)
+{
+    char full[MAX_NAME];
+    snprintf(full, sizeof full, "%s.weight", name);
+    return checkpoint_has(l->checkpoint, full);
+}
+
+bool loader_is_fused(const struct loader *l, const char *part, const char *fused)
+{
+    return !has_weight(l, part) && has_weight(l, fused);
+}
+
 static void report(struct loader *l)
 {
     if (l->progress && !l->is_counting && l->total_bytes)

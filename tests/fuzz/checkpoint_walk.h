@@ -19,31 +19,46 @@ static inline void require_sentence(enum status status, const struct error *erro
     require(status == OK || (error->status == status && error->message[0]));
 }
 
-/* Reads the first and the last row of every weight, whole and in parts. */
+/* Reads the first and the last row of a weight, whole and in parts. */
+static inline void walk_weight(const struct checkpoint *c, const char *name)
+{
+    struct weight w;
+    struct error error = {0};
+    enum status status = checkpoint_weight(c, name, &w, &error);
+    require_sentence(status, &error);
+    if (status != OK)
+        return;
+    require(w.rows > 0 && w.cols > 0);
+    float *row = malloc((size_t)w.cols * sizeof *row);
+    uint8_t *codes = malloc((size_t)w.cols);
+    require(row && codes);
+    int64_t rows[] = {0, w.rows - 1};
+    for (int r = 0; r < 2; r++) {
+        weight_row_dequantize(&w, rows[r], row);
+        if (!weight_is_float(&w))
+            weight_row_read(&w, rows[r], &(struct weight_row){.codes = codes});
+    }
+    free(row);
+    free(codes);
+}
+
+/* Every weight, also those that are made of two tensors. */
 static inline void walk_weights(const struct checkpoint *c)
 {
+    static const char blocks[] = "_blocks";
     for (size_t i = 0; i < c->names.cap; i++) {
         const char *name = c->names.entries[i].key;
-        struct weight w;
-        struct error error = {0};
         if (!name)
             continue;
-        enum status status = checkpoint_weight(c, name, &w, &error);
-        require_sentence(status, &error);
-        if (status != OK)
+        walk_weight(c, name);
+        size_t len = strlen(name), stem = len - (sizeof blocks - 1);
+        if (len < sizeof blocks || strcmp(name + stem, blocks) != 0)
             continue;
-        require(w.rows > 0 && w.cols > 0);
-        float *row = malloc((size_t)w.cols * sizeof *row);
-        uint8_t *codes = malloc((size_t)w.cols);
-        require(row && codes);
-        int64_t rows[] = {0, w.rows - 1};
-        for (int r = 0; r < 2; r++) {
-            weight_row_dequantize(&w, rows[r], row);
-            if (!weight_is_float(&w))
-                weight_row_read(&w, rows[r], &(struct weight_row){.codes = codes});
-        }
-        free(row);
-        free(codes);
+        char *both = strdup(name);
+        require(both != NULL);
+        both[stem] = '\0';
+        walk_weight(c, both);
+        free(both);
     }
 }
 

@@ -55,15 +55,6 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
 }
 
-enum status gpu_upload(struct gpu_device *gpu, const void *from, size_t bytes,
-                       struct gpu_memory **out, struct error *error)
-{
-    enum status status = gpu->driver->alloc(gpu->gpu, bytes, out, error);
-    if (status == OK)
-        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){*out, 0}, from, bytes, error);
-    return status;
-}
-
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads)
@@ -98,26 +89,31 @@ static void gpu_close(struct device *device)
     free(gpu);
 }
 
+#define TABLE_ENTRY(name) .name = gpu_##name,
 static const struct device_table gpu_table = {
-    .embed = gpu_embed,
-    .rms_norm = gpu_rms_norm,
-    .rope_angles = gpu_rope_angles,
-    .qk_norm_rope = gpu_qk_norm_rope,
-    .silu_mul = gpu_silu_mul,
-    .sigmoid_mul = gpu_sigmoid_mul,
-    .gated_norm = gpu_gated_norm,
-    .gather = gpu_gather,
-    .moe_route = gpu_moe_route,
-    .buffer_alloc = gpu_buffer_alloc,
+    DEVICE_OPS(TABLE_ENTRY).buffer_alloc = gpu_buffer_alloc,
     .buffer_free = gpu_buffer_free,
     .buffer_write = gpu_buffer_write,
     .buffer_read = gpu_buffer_read,
+    .linear_load = gpu_linear_load,
+    .linear_free = gpu_linear_free,
+    .linear_bytes = gpu_linear_bytes,
+    .linear_size = gpu_linear_size,
+    .experts_load = gpu_experts_load,
+    .experts_free = gpu_experts_free,
+    .experts_bytes = gpu_experts_bytes,
+    .expert_size = gpu_expert_size,
     .embedding_load = gpu_embedding_load,
     .embedding_free = gpu_embedding_free,
+    .kv_page_bytes = gpu_kv_page_bytes,
+    .attention_reserve = gpu_attention_reserve,
+    .state_slot_bytes = gpu_state_slot_bytes,
+    .gated_delta_reserve = gpu_gated_delta_reserve,
     .observe = gpu_observe,
     .sync = gpu_sync,
     .close = gpu_close,
 };
+#undef TABLE_ENTRY
 
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {

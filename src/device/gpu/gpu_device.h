@@ -16,7 +16,18 @@
     X(sigmoid_mul)                                                                                 \
     X(gated_norm)                                                                                  \
     X(gather)                                                                                      \
-    X(moe_route)
+    X(moe_route)                                                                                   \
+    X(linear)                                                                                      \
+    X(moe_inner)                                                                                   \
+    X(moe_outer)                                                                                   \
+    X(kv_store)                                                                                    \
+    X(kv_copy_page)                                                                                \
+    X(paged_attention)                                                                             \
+    X(conv1d_update)                                                                               \
+    X(conv1d_commit)                                                                               \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_commit)                                                                          \
+    X(state_copy)
 
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
 enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
@@ -53,22 +64,41 @@ void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct g
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads);
 
-/* Memory of the device with `bytes` of the caller's in it. */
-enum status gpu_upload(struct gpu_device *gpu, const void *from, size_t bytes,
-                       struct gpu_memory **out, struct error *error);
+/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
+#define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
+DEVICE_OPS(GPU_OP)
+#undef GPU_OP
 
 /* gpu_rows.c */
-void gpu_embed(struct device *device, const struct embed_args *args);
-void gpu_rms_norm(struct device *device, const struct rms_norm_args *args);
-void gpu_rope_angles(struct device *device, const struct rope_angles_args *args);
-void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args);
-void gpu_silu_mul(struct device *device, const struct silu_mul_args *args);
-void gpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args);
-void gpu_gated_norm(struct device *device, const struct gated_norm_args *args);
-void gpu_gather(struct device *device, const struct gather_args *args);
-void gpu_moe_route(struct device *device, const struct moe_route_args *args);
 enum status gpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error);
 void gpu_embedding_free(struct device *device, struct embedding *embedding);
+
+/* gpu_linear.c */
+enum status gpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
+                            int32_t max_rows, struct linear **out, struct error *error);
+void gpu_linear_free(struct device *device, struct linear *linear);
+size_t gpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+size_t gpu_linear_size(const struct linear *linear);
+
+/* gpu_moe.c */
+enum status gpu_experts_load(struct device *device, const struct expert_slices *experts,
+                             int32_t n_experts, int32_t top_k, int32_t max_rows,
+                             struct experts **out, struct error *error);
+void gpu_experts_free(struct device *device, struct experts *experts);
+size_t gpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                         int32_t n_experts);
+size_t gpu_expert_size(const struct experts *experts, int32_t *inner);
+
+/* gpu_attention.c */
+size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout);
+enum status gpu_attention_reserve(struct device *device, const struct kv_layout *layout,
+                                  int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
+                                  struct error *error);
+
+/* gpu_states.c */
+size_t gpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
+enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
+                                    struct error *error);
 
 #endif

@@ -128,20 +128,31 @@ static inline struct device *open_device(enum cpu_isa isa, enum activations acti
     return device;
 }
 
-/* The devices that this machine can test: each level of the CPU, then the emulator of a GPU where
- * it is built. */
+/* The GPU to test: what CSGL_TEST_GPU names ("cuda", "metal"), or the emulator where it is built. */
+static inline const char *test_gpu(void)
+{
+    const char *name = getenv("CSGL_TEST_GPU");
+#ifdef CSGL_EMULATOR
+    return name ? name : "emulator";
+#else
+    return name;
+#endif
+}
+
+/* The devices that this machine can test: each level of the CPU, then the GPU if there is one. */
 static inline int n_test_devices(void)
 {
-#ifdef CSGL_EMULATOR
-    return (int)cpu_isa_best() + 2;
-#else
-    return (int)cpu_isa_best() + 1;
-#endif
+    return (int)cpu_isa_best() + (test_gpu() ? 2 : 1);
 }
 
 static inline bool is_test_gpu(int i)
 {
     return i > (int)cpu_isa_best();
+}
+
+static inline const char *test_device_name(int i)
+{
+    return is_test_gpu(i) ? test_gpu() : cpu_isa_name((enum cpu_isa)i);
 }
 
 static inline struct device *open_test_device(int i, enum activations activations, int n_threads)
@@ -150,7 +161,7 @@ static inline struct device *open_test_device(int i, enum activations activation
     struct error error;
     if (!is_test_gpu(i))
         return open_device((enum cpu_isa)i, activations, n_threads);
-    if (gpu_device_open(&device, "emulator", 0, &error) != OK)
+    if (gpu_device_open(&device, test_gpu(), 0, &error) != OK)
         fail_msg("%s", error.message);
     mirror_device(device);
     return device;

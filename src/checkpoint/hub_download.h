@@ -9,6 +9,7 @@ struct hub_download {
     const struct hub_settings *settings;
     struct hub_http *http;
     const char *repo, *commit;
+    const char *revision; /* by which the hub is asked for the files: ModelScope has no commits */
     const struct hub_progress *progress; /* may be NULL */
     uint64_t done, total;                /* bytes of the whole pull; `done` is moved on */
 };

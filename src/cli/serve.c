@@ -110,10 +110,6 @@ int command_serve(int argc, char **argv)
         {"--disable-pynccl", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_gpu},
         {"--dummy-weight", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "a checkpoint is needed"},
         {"--shell-mode", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "use csgl chat"},
-        {"--model-source", NULL, OPTION_REFUSED, NULL, "local", 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
-        {"--use-modelscope", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
     };
     struct command_line line = {
         .usage = "csgl serve --model-path PATH [options]",

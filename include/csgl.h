@@ -49,6 +49,13 @@ CSGL_API const char *csgl_version(void);
 
 enum csgl_activations { CSGL_ACTIVATIONS_AUTO, CSGL_ACTIVATIONS_FLOAT, CSGL_ACTIVATIONS_INT8 };
 enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
+/* Weights of floats become MLX's affine codes of 4 or 8 bits in groups of 64 while they are loaded.
+ */
+enum csgl_quantization {
+    CSGL_QUANTIZATION_NONE,
+    CSGL_QUANTIZATION_MLX_Q4,
+    CSGL_QUANTIZATION_MLX_Q8
+};
 
 struct csgl_config {
     const char *model_path;         /* a folder or a .gguf file */
@@ -56,6 +63,7 @@ struct csgl_config {
     int threads;                    /* 0: all processors */
     int activations;                /* enum csgl_activations */
     int kv_cache_dtype;             /* enum csgl_kv_dtype */
+    int quantization;               /* enum csgl_quantization */
     int max_running;                /* requests computed at once */
     int max_queue;                  /* requests that may wait */
     int context_length;             /* tokens of a request; 0: the model's limit or what fits */

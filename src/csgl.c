@@ -66,6 +66,8 @@ static enum status check_config(const struct csgl_config *c, struct error *error
         c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32)
         return error_set(error, ERROR_INVALID,
                          "activations or kv_cache_dtype is not one of csgl.h");
+    if (c->quantization < CSGL_QUANTIZATION_NONE || c->quantization > CSGL_QUANTIZATION_MLX_Q8)
+        return error_set(error, ERROR_INVALID, "quantization is not one of csgl.h");
     return OK;
 }
 
@@ -100,6 +102,8 @@ static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c
                               struct error *error)
 {
     enum status status = checkpoint_open(&e->checkpoint, c->model_path, error);
+    if (status == OK)
+        status = checkpoint_quantize_as(e->checkpoint, c->quantization, error);
     if (status == OK)
         status = text_model_open(&e->text, e->checkpoint, c->chat_template_path, error);
     if (status == OK)

@@ -13,6 +13,7 @@ static const struct {
     {"generate", command_generate, "continue a text or answer one message"},
     {"chat", command_chat, "talk with a model in the terminal"},
     {"bench_one_batch", command_bench_one_batch, "time prefill and decode of one batch"},
+    {"quantize", command_quantize, "write a model anew with 4-bit or 8-bit weights"},
     {"pull", command_pull, "fetch a model from the Hugging Face hub"},
     {"list", command_list, "list the models that were fetched"},
     {"rm", command_rm, "delete a fetched model"},

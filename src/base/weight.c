@@ -4,6 +4,7 @@
 #include "base/weight.h"
 
 #include "base/half.h"
+#include "base/weight_apart.h"
 
 #include <assert.h>
 #include <string.h>
@@ -386,8 +387,15 @@ static const struct decoder decoders[N_WEIGHT_ENCODINGS] = {
     [WEIGHT_MXFP4] = {codes_mxfp4, levels_mxfp4, 16},
 };
 
+struct weight_encoding_info weight_shape(const struct weight *w)
+{
+    return weight_has_levels_apart(w) ? weight_apart_shape(w) : infos[w->encoding];
+}
+
 size_t weight_row_bytes(const struct weight *w)
 {
+    if (weight_has_levels_apart(w))
+        return weight_apart_row_bytes(w);
     const struct weight_encoding_info *info = &infos[w->encoding];
     return (size_t)(w->cols / info->block) * (size_t)info->block_bytes;
 }
@@ -408,8 +416,45 @@ const uint8_t *weight_row_data(const struct weight *w, int64_t row)
     return w->data + (size_t)row * weight_row_bytes(w);
 }
 
+struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols)
+{
+    if (weight_has_levels_apart(w))
+        return weight_apart_piece(w, row, col, cols);
+    const struct weight_encoding_info *info = &infos[w->encoding];
+    size_t skipped = (size_t)(col / info->block) * (size_t)info->block_bytes;
+    return (struct weight){.encoding = w->encoding,
+                           .rows = 1,
+                           .cols = cols,
+                           .data = weight_row_data(w, row) + skipped};
+}
+
+size_t weight_copy_bytes(const struct weight *row)
+{
+    return weight_row_bytes(row) + (weight_has_levels_apart(row) ? weight_apart_bytes(row) : 0);
+}
+
+void weight_copy_make(const struct weight *row, uint8_t *to)
+{
+    memcpy(to, row->data, weight_row_bytes(row));
+    if (weight_has_levels_apart(row))
+        weight_apart_copy(row, to + weight_row_bytes(row));
+}
+
+struct weight weight_copy_view(const struct weight *row, const uint8_t *copy)
+{
+    struct weight view = *row;
+    view.data = copy;
+    if (weight_has_levels_apart(row))
+        weight_apart_point(&view, copy + weight_row_bytes(row));
+    return view;
+}
+
 void weight_row_read(const struct weight *w, int64_t row, const struct weight_row *out)
 {
+    if (weight_has_levels_apart(w)) {
+        weight_apart_read(w, row, out);
+        return;
+    }
     const struct decoder *decoder = &decoders[w->encoding];
     assert(decoder->codes); /* a quantized weight */
     const uint8_t *data = weight_row_data(w, row);
@@ -501,6 +546,11 @@ void weight_row_dequantize(const struct weight *w, int64_t row, float *out)
         break;
     case WEIGHT_BF16:
         values_bf16(data, n, out);
+        break;
+    case WEIGHT_AFFINE:
+    case WEIGHT_E2M1:
+    case WEIGHT_E4M3:
+        weight_apart_dequantize(w, row, out);
         break;
     default:
         values_quantized(w, data, out);

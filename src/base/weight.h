@@ -8,6 +8,8 @@
  * form: their code is the value plus an offset that makes it unsigned, and the bias takes the
  * offset back.
  *
+ * The scales and biases of some encodings lie apart from the codes (struct weight_levels).
+ *
  * Knows no file format beyond its block layouts and no device. */
 #ifndef CSGL_BASE_WEIGHT_H
 #define CSGL_BASE_WEIGHT_H
@@ -35,7 +37,10 @@
     X(Q5_K, 5, 32, 256, 176)                                                                       \
     X(Q6_K, 6, 16, 256, 210)                                                                       \
     X(IQ4_NL, 8, 32, 32, 18)                                                                       \
-    X(MXFP4, 5, 32, 32, 17)
+    X(MXFP4, 5, 32, 32, 17)                                                                        \
+    X(AFFINE, 0, 0, 0, 0) /* unsigned codes; the levels of a weight say the numbers */             \
+    X(E2M1, 0, 0, 0, 0)   /* 4-bit floats */                                                       \
+    X(E4M3, 0, 0, 0, 0)   /* 8-bit floats */
 
 #define WEIGHT_ENUM(name, bits, group, block, bytes) WEIGHT_##name,
 enum weight_encoding { WEIGHT_ENCODINGS(WEIGHT_ENUM) N_WEIGHT_ENCODINGS };
@@ -44,6 +49,25 @@ enum weight_encoding { WEIGHT_ENCODINGS(WEIGHT_ENUM) N_WEIGHT_ENCODINGS };
 struct weight_encoding_info {
     const char *name;
     int bits, group, block, block_bytes;
+};
+
+enum weight_level_type { LEVEL_F32, LEVEL_F16, LEVEL_BF16, LEVEL_E8M0, LEVEL_E4M3 };
+
+/* Scales and biases that lie apart from the codes: matrices [ceil(rows / group_rows)][ceil(cols /
+ * group)] of one type. The codes of a row are a little-endian stream of bits: code i is bits
+ * [i * bits, (i + 1) * bits) of the row's bytes. */
+struct weight_levels {
+    enum weight_level_type type;
+    int32_t bits;              /* a code: AFFINE 2, 3, 4, 5, 6 or 8; E2M1 4; E4M3 8 */
+    int32_t group, group_rows; /* columns and rows that share a level; rows are whole bytes */
+    const uint8_t *scales;
+    const uint8_t *biases; /* AFFINE alone; NULL: bias = -offset * scale */
+    int32_t offset;
+    float factor; /* of all scales */
+    /* AFFINE of which codes and levels are made when they are read, as MLX quantizes: `data` holds
+     * the floats of `source`, `scales` and `biases` are NULL. */
+    bool is_made;
+    enum weight_encoding source;
 };
 
 /* A matrix [rows, cols], row-major, of whole blocks along the columns. `data` is borrowed from the
@@ -55,6 +79,7 @@ struct weight {
     /* > 0: within each run of this many rows (one head), row 2i is output i and row 2i+1 is output
      * i + rope_head_dim/2: GGUF's llama order for interleaved RoPE. weight_row_* undo it. */
     int32_t rope_head_dim;
+    struct weight_levels levels; /* of AFFINE, E2M1 and E4M3 */
 };
 
 /* One row of a quantized weight, taken apart. Arrays are the caller's: codes[cols], the others
@@ -73,24 +98,56 @@ struct weight_row {
  * E2M1, where the indices 0 and 8 are both zero. */
 extern const uint8_t weight_table_iq4_nl[16], weight_table_mxfp4[16];
 
+/* What is common to all weights of an encoding, or NULL. */
 const struct weight_encoding_info *weight_info(enum weight_encoding encoding);
+
+/* The same of one weight: where levels lie apart, a block is a group and its bytes are codes. */
+struct weight_encoding_info weight_shape(const struct weight *w);
+
 static inline bool weight_is_float(const struct weight *w)
 {
     return w->encoding <= WEIGHT_BF16;
 }
 
-/* Bytes of one row, and of the whole matrix, as stored. */
+static inline bool weight_has_levels_apart(const struct weight *w)
+{
+    return w->encoding >= WEIGHT_AFFINE;
+}
+
+static inline size_t weight_level_bytes(enum weight_level_type type)
+{
+    return type == LEVEL_F32 ? 4 : type == LEVEL_F16 || type == LEVEL_BF16 ? 2 : 1;
+}
+
+/* Bytes of one row, and of the whole matrix, as stored, without levels that lie apart. */
 size_t weight_row_bytes(const struct weight *w);
 uint64_t weight_bytes(const struct weight *w);
+
+/* Bytes of the scales that lie apart, and of the biases. */
+uint64_t weight_levels_bytes(const struct weight *w);
 
 /* The stored bytes of output row `row` (0 <= row < rows), RoPE order undone. */
 const uint8_t *weight_row_data(const struct weight *w, int64_t row);
 
-/* Takes output row `row` of a quantized weight apart. */
+/* Columns [col, col + cols) of output row `row`, as a weight of one row that borrows the same
+ * bytes. They begin on a block and end on one or with the row, or lie inside one group. */
+struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols);
+
+/* A copy of one row in one run of bytes, levels and all: its size, its making, and the weight of
+ * one row that it is. `row` is what weight_row_piece gives. */
+size_t weight_copy_bytes(const struct weight *row);
+void weight_copy_make(const struct weight *row, uint8_t *to);
+struct weight weight_copy_view(const struct weight *row, const uint8_t *copy);
+
+/* Takes output row `row` of a quantized weight apart. The codes of E2M1 are those of MXFP4; the
+ * codes of E4M3 are its bytes, and there are no biases. */
 void weight_row_read(const struct weight *w, int64_t row, const struct weight_row *out);
 
-/* Output row `row` as f32 [cols], any encoding; equals the `gguf` package's dequantize bit for bit.
- */
+/* The value of an E4M3 byte. */
+float weight_e4m3(uint8_t byte);
+
+/* Output row `row` as f32 [cols], any encoding; equals `gguf`'s and (AFFINE, E2M1, E4M3, levels
+ * cast to f32) mlx.core's dequantize bit for bit. */
 void weight_row_dequantize(const struct weight *w, int64_t row, float *out);
 
 #endif

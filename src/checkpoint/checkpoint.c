@@ -125,10 +125,54 @@ uint64_t checkpoint_bytes(const struct checkpoint *c)
     return c->bytes;
 }
 
-static const struct tensor *find(const struct checkpoint *c, const char *name)
+static const struct tensor *find_bytes(const struct checkpoint *c, const char *name, size_t len)
 {
     uint64_t index;
-    return map_get(&c->names, name, strlen(name), &index) ? &c->tensors.items[index] : NULL;
+    return map_get(&c->names, name, len, &index) ? &c->tensors.items[index] : NULL;
+}
+
+static const struct tensor *find(const struct checkpoint *c, const char *name)
+{
+    return find_bytes(c, name, strlen(name));
+}
+
+/* The tensors beside "X.weight" that make it an MLX weight; `scales` is NULL if it is none. */
+static enum status find_levels(const struct checkpoint *c, const char *name,
+                               const struct tensor **scales, const struct tensor **biases,
+                               struct error *error)
+{
+    static const char suffix[] = ".weight";
+    size_t len = strlen(name), stem = len - (sizeof suffix - 1);
+    *scales = *biases = NULL;
+    if (c->is_gguf || len < sizeof suffix || strcmp(name + stem, suffix) != 0)
+        return OK;
+    struct str sibling = {0};
+    str_append(&sibling, name, stem);
+    str_append_z(&sibling, ".scales");
+    *scales = find_bytes(c, str_z(&sibling), sibling.len);
+    str_clear(&sibling);
+    str_append(&sibling, name, stem);
+    str_append_z(&sibling, ".biases");
+    *biases = find_bytes(c, str_z(&sibling), sibling.len);
+    enum status status = sibling.failed ? error_memory(error, len) : OK;
+    str_done(&sibling);
+    return status;
+}
+
+/* The module's name is the tensor's, as in the file, without ".weight". */
+static enum status read_mlx(const struct checkpoint *c, const struct tensor *codes,
+                            const struct tensor *scales, const struct tensor *biases,
+                            struct weight *out, struct error *error)
+{
+    struct str path = {0};
+    str_append(&path, codes->name, codes->name_len - strlen(".weight"));
+    enum status status = path.failed
+                             ? error_memory(error, codes->name_len)
+                             : mlx_weight(&c->mlx, str_z(&path), codes, scales, biases, out, error);
+    if (status != OK)
+        error_prefix(error, "%s", c->path);
+    str_done(&path);
+    return status;
 }
 
 bool checkpoint_has(const struct checkpoint *c, const char *name)
@@ -142,12 +186,18 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     const struct tensor *tensor = find(c, name);
     if (!tensor)
         return error_set(error, ERROR_NOT_FOUND, "%s has no tensor %.200s", c->path, name);
+    if (tensor->rows == 0 || tensor->cols == 0)
+        return error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty", c->path, tensor->name);
+    const struct tensor *scales, *biases;
+    enum status status = find_levels(c, name, &scales, &biases, error);
+    if (status != OK || scales)
+        return status != OK ? status : read_mlx(c, tensor, scales, biases, out, error);
     if (tensor->encoding == ENCODING_UNSUPPORTED)
         return error_set(error, ERROR_UNSUPPORTED,
                          "%s: tensor %.200s has type %s, which this version does not support",
                          c->path, tensor->name, tensor->dtype);
-    if (tensor->rows == 0 || tensor->cols == 0)
-        return error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty", c->path, tensor->name);
+    if (c->made.bits && mlx_make(&c->made, tensor, out))
+        return OK;
     *out = (struct weight){.encoding = (enum weight_encoding)tensor->encoding,
                            .rows = tensor->rows,
                            .cols = tensor->cols,
@@ -156,14 +206,51 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
     return OK;
 }
 
-void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
+enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t group,
+                                struct error *error)
+{
+    struct mlx_format format = {MLX_AFFINE, bits, group};
+    if (!mlx_format_is_possible(&format))
+        return error_set(error, ERROR_INVALID,
+                         "%d bits in groups of %d; 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or "
+                         "128 are possible",
+                         (int)bits, (int)group);
+    if (c->mlx.block)
+        return error_set(error, ERROR_INVALID,
+                         "%s is quantized already; give the checkpoint that it was made from",
+                         c->path);
+    for (size_t i = 0; i < c->tensors.n; i++)
+        if (c->tensors.items[i].encoding > WEIGHT_BF16)
+            return error_set(error, ERROR_INVALID,
+                             "%s is quantized already (%.200s is %s); give the checkpoint that it "
+                             "was made from",
+                             c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
+    c->made = format;
+    return OK;
+}
+
+enum status checkpoint_quantize_as(struct checkpoint *c, int word, struct error *error)
+{
+    return word == 0 ? OK : checkpoint_quantize(c, word == 1 ? 4 : 8, 64, error);
+}
+
+static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
 {
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file_map *map = &c->files[i];
-        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)weight->data;
+        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;
         if (map->data && at >= start && at - start < map->bytes)
-            file_map_release(map, at - start, weight_bytes(weight));
+            file_map_release(map, at - start, bytes);
     }
+}
+
+void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
+{
+    release_bytes(c, weight->data, weight_bytes(weight));
+    if (weight->levels.scales)
+        release_bytes(c, weight->levels.scales, weight_levels_bytes(weight));
+    if (weight->levels.biases)
+        release_bytes(c, weight->levels.biases, weight_levels_bytes(weight));
 }
 
 enum status checkpoint_vocab(const struct checkpoint *c, struct checkpoint_vocab *out,

@@ -16,9 +16,9 @@ struct checkpoint;
 /* `path` is a folder (config.json, *.safetensors or model.safetensors.index.json) or a .gguf file,
  * of a split one any of its files (NAME-00001-of-0000N.gguf; the others must lie beside it).
  * Files are mapped, headers are checked whole before anything is handed out. Refused with a
- * sentence that names the file: damaged or incomplete files, quantized Hugging Face checkpoints (by
- * method), folders without safetensors, big-endian GGUFs, split ones with a file missing. The files
- * must not shrink while open. */
+ * sentence that names the file: damaged or incomplete files, checkpoints that are quantized
+ * otherwise than by MLX (by method), folders without safetensors, big-endian GGUFs, split ones with
+ * a file missing. The files must not shrink while open. */
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
 
@@ -43,6 +43,15 @@ const struct json *checkpoint_generation_config(const struct checkpoint *checkpo
 enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *name,
                               struct weight *out, struct error *error);
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
+
+/* From now on checkpoint_weight shows matrices of floats as MLX's affine quantization makes them:
+ * those named "X.weight" whose rows are whole groups. `bits` 2, 3, 4, 5, 6 or 8; `group` 32, 64 or
+ * 128. ERROR_INVALID if weights are quantized already. */
+enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int32_t group,
+                                struct error *error);
+
+/* The same for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
+enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
 
 /* Sum of the stored bytes of all weights. */
 uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);

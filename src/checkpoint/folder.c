@@ -285,7 +285,7 @@ enum status folder_open(struct checkpoint *c, struct error *error)
     enum status status = read_json(c, "config.json", CONFIG_BYTES_MAX, true, &c->config, error);
     if (status != OK)
         return status;
-    status = config_check_quantization(&c->config, error);
+    status = config_read_quantization(c, error);
     if (status != OK) {
         error_prefix(error, "%s/config.json", c->path);
         return status;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000, DIMS_MAX = 8 };
+enum { LENGTH_BYTES = 8, HEADER_MAX = 100 * 1000 * 1000 };
 
 /* Bits an element; encoding if a weight may have this dtype. */
 struct dtype {
@@ -43,7 +43,7 @@ static const struct dtype dtypes[] = {
 struct entry {
     const struct dtype *dtype;
     int n_dims; /* -1 until the shape is read */
-    int64_t dims[DIMS_MAX];
+    int64_t dims[TENSOR_DIMS_MAX];
     int n_offsets;
     int64_t offsets[2];
 };
@@ -119,7 +119,7 @@ static enum status read_entry(struct json_reader *r, const char *name, struct en
         if (json_text_is(r, "dtype") && !entry->dtype)
             status = read_dtype(r, name, entry, error);
         else if (json_text_is(r, "shape") && entry->n_dims < 0)
-            status = read_integers(r, name, DIMS_MAX, entry->dims, &entry->n_dims, error);
+            status = read_integers(r, name, TENSOR_DIMS_MAX, entry->dims, &entry->n_dims, error);
         else if (json_text_is(r, "data_offsets") && !entry->n_offsets)
             status = read_integers(r, name, 2, entry->offsets, &entry->n_offsets, error);
         else
@@ -159,6 +159,8 @@ static enum status check_entry(struct tensor *tensor, const struct entry *entry,
                          (unsigned long long)(end - start));
     tensor->rows = (int64_t)rows;
     tensor->cols = (int64_t)cols;
+    tensor->n_dims = entry->n_dims;
+    memcpy(tensor->dims, entry->dims, sizeof tensor->dims);
     tensor->encoding = entry->dtype->encoding;
     tensor->dtype = entry->dtype->name;
     tensor->data = data + start;

@@ -14,6 +14,7 @@
 enum {
     TENSORS_MAX = 1 << 19,
     TENSOR_NAME_MAX = 1024,
+    TENSOR_DIMS_MAX = 8,
     ENCODING_UNSUPPORTED = -1 /* listed, but refused when it is asked for */
 };
 
@@ -23,6 +24,8 @@ struct tensor {
     const char *name; /* as in the file, NUL behind */
     size_t name_len;
     int64_t rows, cols;
+    int n_dims; /* safetensors: the shape before it was folded */
+    int64_t dims[TENSOR_DIMS_MAX];
     int encoding;      /* enum weight_encoding or ENCODING_UNSUPPORTED */
     const char *dtype; /* the file's word for it */
     const uint8_t *data;

@@ -38,6 +38,8 @@ static enum status open_engine(struct bench *b, struct error *error)
         .memory_ratio = b->model.memory_ratio};
     enum status status = checkpoint_open(&b->checkpoint, b->model.path, error);
     if (status == OK)
+        status = checkpoint_quantize_as(b->checkpoint, b->model.quantization, error);
+    if (status == OK)
         status = cpu_device_open(&b->device, &cpu, error);
     if (status == OK)
         status = engine_open(&b->engine, b->checkpoint, b->device, comm_self(), &request, NULL,

@@ -12,6 +12,7 @@ int command_chat(int argc, char **argv);
 int command_bench_one_batch(int argc, char **argv);
 int command_pull(int argc, char **argv);
 int command_list(int argc, char **argv);
+int command_quantize(int argc, char **argv);
 int command_rm(int argc, char **argv);
 
 #endif

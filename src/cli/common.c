@@ -50,13 +50,13 @@ int command_line_parse(struct command_line *line, int argc, char **argv)
 
 static void show_progress(void *context, double done)
 {
-    (void)context;
+    const char *what = context ? context : "loading";
     enum { WIDTH = 40 };
     int n = (int)(done * WIDTH);
-    fprintf(stderr, "\rloading [%.*s%*s] %3d%%", n, "########################################",
+    fprintf(stderr, "\r%s [%.*s%*s] %3d%%", what, n, "########################################",
             WIDTH - n, "", (int)(done * 100));
     if (done >= 1.0)
-        fprintf(stderr, "\r%*s\r", WIDTH + 16, "");
+        fprintf(stderr, "\r%*s\r", WIDTH + 20, "");
     fflush(stderr);
 }
 
@@ -82,6 +82,7 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;
+    config.quantization = options->quantization;
     config.context_length = options->context_length;
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;

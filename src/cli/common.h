@@ -17,7 +17,7 @@ struct model_options {
     const char *model_path, *chat_template;
     const char *path;     /* what model_path stands for: cli/model_path.h */
     struct str path_text; /* its memory, when it is not model_path itself */
-    int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
+    int threads, activations, kv_cache_dtype, quantization, context_length, max_prefill_length;
     double memory_ratio, kv_cache_gb;
     bool is_quiet;
 };
@@ -76,6 +76,14 @@ struct sampling_options sampling_options_default(void);
          0,                                                                                        \
          0,                                                                                        \
          "type of cached keys and values; auto: bf16"},                                            \
+        {"--quantization",                                                                         \
+         NULL,                                                                                     \
+         OPTION_CHOICE,                                                                            \
+         &(m).quantization,                                                                        \
+         "none|mlx_q4|mlx_q8",                                                                     \
+         0,                                                                                        \
+         0,                                                                                        \
+         "quantize float weights while they are loaded"},                                          \
         {"--memory-ratio",                                                                         \
          NULL,                                                                                     \
          OPTION_NUMBER,                                                                            \
@@ -178,7 +186,8 @@ int command_line_parse(struct command_line *line, int argc, char **argv);
  * 1, otherwise 0; `seconds` is the time it took. */
 int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds);
 
-/* A progress bar on stderr when that is a terminal, else NULL. */
+/* A progress bar on stderr when that is a terminal, else NULL. Its context: what is done, a word, or
+ * NULL for "loading". */
 typedef void (*progress_function)(void *context, double done);
 progress_function progress_if_terminal(void);
 

@@ -60,6 +60,8 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .n_pages = o->num_pages};
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
     if (status == OK)
+        status = checkpoint_quantize_as(p->checkpoint, o->model.quantization, error);
+    if (status == OK)
         status = cpu_device_open(&p->device, &cpu, error);
     if (status == OK)
         log_info("%s: %s, %s activations", o->model.model_path, cpu_isa_name(cpu.isa),

@@ -55,8 +55,8 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
         loader_share(l->comm, part->n_out, part->unit, &row, &rows);
     else if (shard == SHARD_ROWS)
         loader_share(l->comm, part->n_in, part->unit, &col, &cols);
-    int block = weight_info(out->weight.encoding)->block;
-    if (col % block || cols % block)
+    int block = weight_shape(&out->weight).block;
+    if (col % block || ((col + cols) % block && col + cols != part->n_in))
         return error_set(error, ERROR_UNSUPPORTED,
                          "%s: weight %s cannot be split over %d ranks: %d columns from %d are not "
                          "whole blocks of %d; use fewer ranks",

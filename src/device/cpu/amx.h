@@ -22,6 +22,9 @@ enum { AMX_TILES = 8 };
 /* sum += left x right; operands are named sum, left, right. */
 #define TILE_INT8(sum, left, right)                                                                \
     __asm__ volatile("tdpbssd " TILE_NAME(right) ", " TILE_NAME(left) ", " TILE_NAME(sum)::)
+/* The same with right unsigned. */
+#define TILE_INT8_UINT8(sum, left, right)                                                          \
+    __asm__ volatile("tdpbsud " TILE_NAME(right) ", " TILE_NAME(left) ", " TILE_NAME(sum)::)
 #define TILE_BF16(sum, left, right)                                                                \
     __asm__ volatile("tdpbf16ps " TILE_NAME(right) ", " TILE_NAME(left) ", " TILE_NAME(sum)::)
 

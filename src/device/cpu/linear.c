@@ -41,23 +41,29 @@ static int32_t padded_cols(int64_t cols)
     return (int32_t)((cols + SPAN - 1) / SPAN * SPAN);
 }
 
-/* Bytes of a block of 16 rows of the slice in this device's layout. */
-static size_t block_bytes(const struct cpu_device *cpu, const struct weight_slice *slice)
+/* Levels that lie apart are packed for groups of 16 (E2M1 with E4M3), 32 and whole spans. */
+static enum status check_levels(const struct weight *w, struct error *error)
 {
-    if (cpu->linears->is_raw) {
-        const struct weight_encoding_info *info = weight_info(slice->weight.encoding);
-        return (size_t)(slice->cols / info->block) * (size_t)info->block_bytes * BLOCK_ROWS;
-    }
-    return linear_block_bytes(linear_packing_of(slice->weight.encoding), padded_cols(slice->cols));
+    const struct weight_levels *levels = &w->levels;
+    bool is_nv4 = w->encoding == WEIGHT_E2M1 && levels->type == LEVEL_E4M3 && levels->group == 16;
+    bool is_mx4 = w->encoding == WEIGHT_E2M1 && levels->type == LEVEL_E8M0 && levels->group == 32;
+    bool is_grouped =
+        w->encoding != WEIGHT_E2M1 && levels->type != LEVEL_E4M3 &&
+        (levels->group == UNIT || levels->group % SPAN == 0 || levels->group >= w->cols);
+    if (is_nv4 || is_mx4 || is_grouped)
+        return OK;
+    return error_set(error, ERROR_UNSUPPORTED,
+                     "%s weights in groups of %d columns are not known to the CPU",
+                     weight_info(w->encoding)->name, (int)levels->group);
 }
 
 static enum status check_slice(const struct weight_slice *slice, int64_t cols, struct error *error)
 {
     const struct weight *w = &slice->weight;
-    const struct weight_encoding_info *info = weight_info(w->encoding);
-    if (!info)
+    if (!weight_info(w->encoding))
         return error_set(error, ERROR_UNSUPPORTED, "weight encoding %d is not known to the CPU",
                          (int)w->encoding);
+    const struct weight_encoding_info info = weight_shape(w);
     if (slice->cols != cols)
         return error_set(error, ERROR_INVALID,
                          "parts of one linear have %lld and %lld columns; they must agree",
@@ -70,24 +76,47 @@ static enum status check_slice(const struct weight_slice *slice, int64_t cols, s
         slice->cols > w->cols - slice->col)
         return error_set(error, ERROR_INVALID, "columns %lld + %lld of a weight of %lld columns",
                          (long long)slice->col, (long long)slice->cols, (long long)w->cols);
-    if (slice->col % info->block || slice->cols % info->block)
+    if (slice->col % info.block ||
+        (slice->cols % info.block && slice->col + slice->cols != w->cols))
         return error_set(error, ERROR_INVALID,
                          "columns %lld + %lld of a %s weight do not lie on its blocks of %d",
-                         (long long)slice->col, (long long)slice->cols, info->name, info->block);
+                         (long long)slice->col, (long long)slice->cols, info.name, info.block);
     if (slice->cols > MAX_COLS || slice->rows > INT32_MAX - BLOCK_ROWS)
         return error_set(error, ERROR_LIMIT, "a weight of %lld x %lld; at most %d x %d can be run",
                          (long long)slice->rows, (long long)slice->cols, INT32_MAX - BLOCK_ROWS,
                          MAX_COLS);
-    return OK;
+    return weight_has_levels_apart(w) ? check_levels(w, error) : OK;
 }
 
 static enum linear_mode mode_of(const struct cpu_device *cpu, const struct weight *w)
 {
     if (!cpu->is_int8)
         return MODE_FLOAT;
-    if (!weight_is_float(w))
-        return MODE_INT8;
-    return w->encoding == WEIGHT_BF16 ? MODE_BF16 : MODE_FLOAT;
+    if (w->encoding == WEIGHT_BF16 || w->encoding == WEIGHT_E4M3)
+        return MODE_BF16;
+    return weight_is_float(w) ? MODE_FLOAT : MODE_INT8;
+}
+
+/* What the part takes from its weight, and the bytes of a block of 16 rows in this device's layout.
+ */
+static void describe_layout(const struct cpu_device *cpu, const struct weight_slice *slice,
+                            struct linear_part *part)
+{
+    const struct weight *w = &slice->weight;
+    if (cpu->linears->is_raw) {
+        part->packing = PACKING_RAW;
+        part->raw = linear_slice_row(slice, 0);
+        part->block_bytes = weight_copy_bytes(&part->raw) * BLOCK_ROWS;
+        return;
+    }
+    part->packing = linear_packing_of(w);
+    if (weight_has_levels_apart(w)) {
+        bool is_exact = w->levels.factor == 1.0f || part->packing == PACKING_NV4;
+        part->level_type = is_exact ? w->levels.type : LEVEL_F32;
+        part->group_spans = w->levels.group == UNIT ? 0 : (int32_t)ceil_div(w->levels.group, SPAN);
+        part->factor = w->levels.factor;
+    }
+    part->block_bytes = linear_block_bytes(part);
 }
 
 /* Everything of the parts but their memory. */
@@ -99,17 +128,15 @@ static void describe(const struct cpu_device *cpu, const struct weight_slice *sl
     linear->padded_cols = padded_cols(slices[0].cols);
     for (int i = 0; i < n_slices; i++) {
         struct linear_part *part = &linear->parts[i];
-        enum weight_encoding encoding = slices[i].weight.encoding;
         *part = (struct linear_part){
-            .packing = cpu->linears->is_raw ? PACKING_RAW : linear_packing_of(encoding),
             .mode = mode_of(cpu, &slices[i].weight),
             .rows = slices[i].rows,
             .cols = linear->cols,
             .padded_cols = linear->padded_cols,
             .n_blocks = ceil_div(slices[i].rows, BLOCK_ROWS),
-            .block_bytes = block_bytes(cpu, &slices[i]),
             .first_out = linear->rows,
         };
+        describe_layout(cpu, &slices[i], part);
         size_t scratch = cpu->linears->scratch_bytes(part);
         if (scratch > linear->scratch_bytes)
             linear->scratch_bytes = size_round_up(scratch, ALIGN);
@@ -157,10 +184,12 @@ static void copy_raw_block(const struct weight_slice *slice, const struct linear
     size_t row_bytes = part->block_bytes / BLOCK_ROWS;
     for (int64_t row = block * BLOCK_ROWS; row < (block + 1) * BLOCK_ROWS; row++) {
         uint8_t *to = part->data + (size_t)row * row_bytes;
-        if (row < slice->rows)
-            memcpy(to, linear_slice_row(slice, row).data, row_bytes);
-        else
+        if (row < slice->rows) {
+            struct weight one = linear_slice_row(slice, row);
+            weight_copy_make(&one, to);
+        } else {
             memset(to, 0, row_bytes);
+        }
     }
 }
 
@@ -176,7 +205,7 @@ static void pack_task(void *context, int task, int worker)
             if (run->is_raw)
                 copy_raw_block(&run->slices[i], part, block);
             else
-                linear_pack_block(&run->slices[i], block,
+                linear_pack_block(part, &run->slices[i], block,
                                   part->data + (size_t)block * part->block_bytes);
         }
         first -= part->n_blocks;
@@ -255,10 +284,6 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
         struct linear_part *part = &linear->parts[i];
         part->data = at;
         at += size_round_up((size_t)part->n_blocks * part->block_bytes, ALIGN);
-        part->raw = (struct weight){.encoding = slices[i].weight.encoding,
-                                    .rows = part->rows,
-                                    .cols = part->cols,
-                                    .data = part->data};
         if (slices[i].bias) {
             part->bias = (float *)(void *)at;
             at += (size_t)part->n_blocks * BLOCK_ROWS * sizeof(float);

@@ -25,10 +25,15 @@
  *              unused; i8 scales [4 groups][16 rows]
  *   HALVES_BIAS  groups of 16: opens as SUPER; u8 [4 groups][16 rows], the scale in the low nibble,
  *              the bias in the high one
+ *   E4M3       groups of 16 columns: u8 [4 groups][16 rows] E4M3, times the part's factor
+ *   GROUP_BIAS groups of 32 or of any number of spans, of the part's level type: each span that
+ *              begins a group opens with [scale, bias][16 rows], twice for groups of 32
+ *   GROUP      the same without biases
  *
- * From codes without a bias the packing's offset is taken. IQ4 and MX4 hold 4-bit indices into the
- * tables of base/weight.h. F32, F16: [64 columns][16 rows]. BF16: [32 pairs of columns][16
- * rows][2], the operand of vdpbf16ps and of AMX. RAW: the twin's, 16 rows as they lie in the file.
+ * From codes without a bias the packing's offset is taken. IQ4, MX4 and NV4 hold 4-bit indices into
+ * the tables of base/weight.h; F8 holds E4M3 values, which have no int8 form. F32, F16: [64
+ * columns][16 rows]. BF16: [32 pairs of columns][16 rows][2], the operand of vdpbf16ps and of AMX.
+ * RAW: the twin's, 16 rows as they lie in the file.
  *
  * Activations of the int8 mode: per token row and unit of 32 columns, scale = max|x| / 127,
  * q = round_to_even(x * (127 / max|x|)), all in f32; a unit whose max|x| is below 2^-100 is zero.
@@ -51,7 +56,19 @@
     X(Q5_SUPER)                                                                                    \
     X(Q6_SUPER)                                                                                    \
     X(IQ4)                                                                                         \
-    X(MX4)
+    X(MX4)                                                                                         \
+    X(NV4)                                                                                         \
+    X(A2)                                                                                          \
+    X(A3)                                                                                          \
+    X(A4)                                                                                          \
+    X(A5)                                                                                          \
+    X(A6)                                                                                          \
+    X(A8)
+
+/* Those and F8: what is expanded to f32 before it is multiplied. */
+#define EXPANDED_PACKINGS(X)                                                                       \
+    QUANTIZED_PACKINGS(X)                                                                          \
+    X(F8)
 
 enum {
     BLOCK_ROWS = 16,
@@ -67,7 +84,7 @@ enum linear_packing {
     PACKING_F16,
     PACKING_BF16,
 #define PACKING_ENUM(name) PACKING_##name,
-    QUANTIZED_PACKINGS(PACKING_ENUM)
+    EXPANDED_PACKINGS(PACKING_ENUM)
 #undef PACKING_ENUM
         N_PACKINGS
 };
@@ -76,9 +93,12 @@ enum linear_levels {
     LEVELS_SCALE,
     LEVELS_SCALE_BIAS,
     LEVELS_E8M0,
+    LEVELS_GROUP_BIAS,
+    LEVELS_GROUP,
     LEVELS_SUPER,
     LEVELS_HALVES,
-    LEVELS_HALVES_BIAS
+    LEVELS_HALVES_BIAS,
+    LEVELS_E4M3
 };
 
 /* Of the quantized packings. Kernels are compiled for one packing each: there all of this is
@@ -95,6 +115,10 @@ static const struct packing_shape packing_shapes[N_PACKINGS] = {
     [PACKING_Q3_SUPER] = {3, 4, LEVELS_HALVES}, [PACKING_Q4_SUPER] = {4, 0, LEVELS_SUPER},
     [PACKING_Q5_SUPER] = {5, 0, LEVELS_SUPER},  [PACKING_Q6_SUPER] = {6, 32, LEVELS_HALVES},
     [PACKING_IQ4] = {4, 128, LEVELS_SCALE},     [PACKING_MX4] = {4, 16, LEVELS_E8M0},
+    [PACKING_NV4] = {4, 16, LEVELS_E4M3},       [PACKING_A2] = {2, 0, LEVELS_GROUP_BIAS},
+    [PACKING_A3] = {3, 0, LEVELS_GROUP_BIAS},   [PACKING_A4] = {4, 0, LEVELS_GROUP_BIAS},
+    [PACKING_A5] = {5, 0, LEVELS_GROUP_BIAS},   [PACKING_A6] = {6, 0, LEVELS_GROUP_BIAS},
+    [PACKING_A8] = {8, 0, LEVELS_GROUP_BIAS},   [PACKING_F8] = {8, 0, LEVELS_GROUP},
 };
 
 static inline int unit_bytes_of(enum linear_packing packing)
@@ -102,10 +126,19 @@ static inline int unit_bytes_of(enum linear_packing packing)
     return packing_shapes[packing].bits * 64;
 }
 
-/* Of both units of a span. */
+/* Each group opens with its levels. */
+static inline bool is_grouped(enum linear_packing packing)
+{
+    enum linear_levels levels = packing_shapes[packing].levels;
+    return levels == LEVELS_GROUP_BIAS || levels == LEVELS_GROUP;
+}
+
+/* Of both units of a span, behind their codes. */
 static inline int level_bytes_of(enum linear_packing packing)
 {
     enum linear_levels levels = packing_shapes[packing].levels;
+    if (is_grouped(packing))
+        return 0;
     return levels == LEVELS_SCALE_BIAS ? 128 : levels == LEVELS_E8M0 ? 32 : 64;
 }
 
@@ -117,7 +150,8 @@ static inline int offset_of(enum linear_packing packing)
 
 static inline bool is_super(enum linear_packing packing)
 {
-    return packing_shapes[packing].levels >= LEVELS_SUPER;
+    enum linear_levels levels = packing_shapes[packing].levels;
+    return levels >= LEVELS_SUPER && levels <= LEVELS_HALVES_BIAS;
 }
 
 /* Groups of 16 columns. */
@@ -130,7 +164,18 @@ static inline bool has_halves(enum linear_packing packing)
 static inline bool has_unit_bias(enum linear_packing packing)
 {
     enum linear_levels levels = packing_shapes[packing].levels;
-    return levels == LEVELS_SCALE_BIAS || levels == LEVELS_SUPER;
+    return levels == LEVELS_SCALE_BIAS || levels == LEVELS_GROUP_BIAS || levels == LEVELS_SUPER;
+}
+
+/* 4-bit indices into weight_table_*. */
+static inline bool has_table(enum linear_packing packing)
+{
+    return packing == PACKING_IQ4 || packing == PACKING_MX4 || packing == PACKING_NV4;
+}
+
+static inline const uint8_t *table_of(enum linear_packing packing)
+{
+    return packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4;
 }
 
 /* A bias for each group of 16. */
@@ -144,6 +189,10 @@ enum linear_mode { MODE_FLOAT, MODE_BF16, MODE_INT8 };
 
 struct linear_part {
     enum linear_packing packing;
+    /* Of packings made from levels that lie apart. */
+    enum weight_level_type level_type;
+    int32_t group_spans; /* 0: groups of 32 */
+    float factor;
     enum linear_mode mode;
     int64_t rows;
     int32_t cols, padded_cols;
@@ -152,7 +201,7 @@ struct linear_part {
     uint8_t *data;     /* [n_blocks][block_bytes] */
     float *bias;       /* [n_blocks * 16], or NULL */
     int64_t first_out; /* column of the output where this part begins */
-    struct weight raw; /* PACKING_RAW: the copied rows */
+    struct weight raw; /* PACKING_RAW: any one row; the others are copies like it */
 };
 
 struct linear {
@@ -214,12 +263,18 @@ void *linear_memory_alloc(struct cpu_device *cpu, size_t bytes, struct weight_sl
 void linear_memory_free(struct cpu_device *cpu, struct weight_slab *slab);
 
 /* linear_pack.c */
-enum linear_packing linear_packing_of(enum weight_encoding encoding);
-size_t linear_block_bytes(enum linear_packing packing, int32_t padded_cols);
+enum linear_packing linear_packing_of(const struct weight *w);
+/* Of a part whose packing, columns and levels are known. */
+size_t linear_block_bytes(const struct linear_part *part);
 /* Lays rows [block * 16, +16) of the slice out at `to`; rows past the last are zero. */
-void linear_pack_block(const struct weight_slice *slice, int64_t block, uint8_t *to);
+void linear_pack_block(const struct linear_part *part, const struct weight_slice *slice,
+                       int64_t block, uint8_t *to);
+
 /* A weight of the one output row `row` of the slice, its columns only. */
-struct weight linear_slice_row(const struct weight_slice *slice, int64_t row);
+static inline struct weight linear_slice_row(const struct weight_slice *slice, int64_t row)
+{
+    return weight_row_piece(&slice->weight, slice->row + row, slice->col, slice->cols);
+}
 
 /* linear_scalar.c: the definition of the int8 form, used by levels without vector code for it. */
 void linear_prepare_scalar(const struct linear_input *in, enum linear_mode mode,

@@ -67,7 +67,7 @@ static struct panel panel_at(const struct linear_part *part, void *scratch, int6
 ALWAYS_INLINE void expand(enum linear_packing packing, const struct linear_part *part,
                           int64_t block, const struct panel *to)
 {
-    struct span_walk walk = {.at = part->data + (size_t)block * part->block_bytes};
+    struct span_walk walk = walk_begin(part, block);
     const __m512i offset = _mm512_set1_epi8((char)offset_of(packing));
     int8_t *codes_to = to->codes;
     float *levels_to = to->levels;
@@ -102,15 +102,20 @@ static void expand_block(const struct linear_part *part, int64_t block, const st
 #undef EXPAND
 }
 
-/* Tile products of n units (n even), or of one half of each; sums [n][16][16]. */
-static void multiply_tiles(const int8_t *x, const int8_t *w, int n, int32_t *sums)
+/* Tile products of n units (n even), or of one half of each; sums [n][16][16]. Codes are signed or
+ * (a constant) unsigned. */
+ALWAYS_INLINE void multiply_tiles(bool is_signed, const int8_t *x, const int8_t *w, int n,
+                                  int32_t *sums)
 {
     enum { X_STEP = TILE_ROWS_MAX * UNIT };
 #define PRODUCT(sum, left, right, i)                                                               \
     TILE_LOAD(left, x + (i)*X_STEP, UNIT);                                                         \
     TILE_LOAD(right, w + (i)*UNIT_CODES, 64);                                                      \
     TILE_ZERO(sum);                                                                                \
-    TILE_INT8(sum, left, right)
+    if (is_signed)                                                                                 \
+        TILE_INT8(sum, left, right);                                                               \
+    else                                                                                           \
+        TILE_INT8_UINT8(sum, left, right)
     for (; n >= 4; n -= 4) {
         PRODUCT(SUM_0, LEFT_0, RIGHT_0, 0);
         PRODUCT(SUM_1, LEFT_1, RIGHT_1, 1);
@@ -156,7 +161,7 @@ ALWAYS_INLINE void multiply_panel(bool has_halves, bool has_bias, const struct p
     for (int first = 0; first < n_units; first += RUN_UNITS) {
         int n = n_units - first < RUN_UNITS ? n_units - first : RUN_UNITS;
         for (int g = 0; g < groups; g++) /* first halves of all units, then second halves */
-            multiply_tiles(x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
+            multiply_tiles(!has_bias, x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
                            panel->codes + first * UNIT_CODES + g * UNIT_CODES / 2, n,
                            sums + g * RUN_UNITS * TILE_VALUES);
         for (int u = 0; u < n; u++)
@@ -301,7 +306,10 @@ static void multiply(const struct linear_part *part, const struct linear_input *
                      struct linear_range blocks, struct linear_range rows,
                      const struct linear_output *output, void *scratch)
 {
-    if (part->mode == MODE_BF16)
+    if (part->mode == MODE_BF16 && part->packing == PACKING_F8)
+        for (int64_t block = blocks.first; block < blocks.end; block++)
+            linear_avx512_fp8(part, in, block, rows, output);
+    else if (part->mode == MODE_BF16)
         multiply_bf16(part, in, blocks, rows, output);
     else if (part->mode == MODE_INT8)
         multiply_int8(part, in, blocks, rows, output, scratch);

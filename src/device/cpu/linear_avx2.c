@@ -43,7 +43,70 @@ struct walk {
     enum linear_packing packing;
     const uint8_t *at;
     struct f32x16 super_scale, super_bias;
+    /* Grouped packings: the levels of the two units, and spans until they change. */
+    enum weight_level_type level_type;
+    int32_t group_spans, spans_left;
+    struct f32x16 scale[2], bias[2];
 };
+
+ALWAYS_INLINE struct walk walk_begin(enum linear_packing packing, const struct linear_part *part,
+                                     int64_t block)
+{
+    __m256 factor = _mm256_set1_ps(part->factor);
+    return (struct walk){.packing = packing,
+                         .at = part->data + (size_t)block * part->block_bytes,
+                         .super_scale = {{factor, factor}},
+                         .level_type = part->level_type,
+                         .group_spans = part->group_spans};
+}
+
+/* 8 levels. */
+ALWAYS_INLINE __m256 load_half_level(enum weight_level_type type, const uint8_t *p)
+{
+    __m256i bits;
+    switch (type) {
+    case LEVEL_F32:
+        return _mm256_loadu_ps((const float *)(const void *)p);
+    case LEVEL_F16:
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+    case LEVEL_BF16:
+        bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+    default: /* E8M0 */
+        bits = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+        bits = _mm256_blendv_epi8(_mm256_slli_epi32(bits, 23), _mm256_set1_epi32(0x400000),
+                                  _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
+        return _mm256_castsi256_ps(bits);
+    }
+}
+
+/* 16 levels; the walk moves on. */
+ALWAYS_INLINE struct f32x16 load_level(struct walk *walk)
+{
+    struct f32x16 out;
+    for (int h = 0; h < HALVES; h++) {
+        out.half[h] = load_half_level(walk->level_type, walk->at);
+        walk->at += LANES * weight_level_bytes(walk->level_type);
+    }
+    return out;
+}
+
+/* The levels of a span that begins a group. */
+ALWAYS_INLINE void enter_group(struct walk *walk)
+{
+    if (walk->spans_left-- > 0)
+        return;
+    int n = walk->group_spans ? 1 : 2;
+    walk->spans_left = walk->group_spans ? walk->group_spans - 1 : 0;
+    for (int u = 0; u < n; u++) {
+        walk->scale[u] = load_level(walk);
+        walk->bias[u] = has_unit_bias(walk->packing) ? load_level(walk) : (struct f32x16){0};
+    }
+    if (n == 1) {
+        walk->scale[1] = walk->scale[0];
+        walk->bias[1] = walk->bias[0];
+    }
+}
 
 ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
 {
@@ -52,6 +115,8 @@ ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
         walk->super_bias = load_f16(walk->at + 32);
         walk->at += 64;
     }
+    if (is_grouped(walk->packing))
+        enter_group(walk);
 }
 
 /* Scale and bias of each of the two groups of 16 columns of unit u. */
@@ -94,6 +159,31 @@ ALWAYS_INLINE void load_nibbles(const struct walk *walk, const uint8_t *p, struc
     *bias = negative(scale_bytes(split[1], false, walk->super_bias));
 }
 
+/* 8 E4M3 bytes, each in 32 bits. The same bits in f16 are 2^8 times smaller, but for NaN. */
+ALWAYS_INLINE __m256 e4m3_to_f32(__m256i bytes)
+{
+    __m256i magnitude = _mm256_and_si256(bytes, _mm256_set1_epi32(0x7F));
+    __m256i is_nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7F));
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(0x80)), 8);
+    __m256i rest =
+        _mm256_blendv_epi8(_mm256_slli_epi32(magnitude, 7), _mm256_set1_epi32(0x7E00), is_nan);
+    __m256i wide = _mm256_or_si256(sign, rest);
+    __m128i half =
+        _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    return _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+}
+
+/* Half of 16 E4M3 values (codes are twice the values) times a vector. */
+ALWAYS_INLINE struct f32x16 scale_e4m3(const uint8_t *p, struct f32x16 by)
+{
+    for (int h = 0; h < HALVES; h++) {
+        __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(p + LANES * h));
+        __m256 value = e4m3_to_f32(_mm256_cvtepu8_epi32(bytes));
+        by.half[h] = _mm256_mul_ps(_mm256_mul_ps(by.half[h], value), _mm256_set1_ps(0.5f));
+    }
+    return by;
+}
+
 ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
 {
     const enum linear_packing packing = walk->packing;
@@ -109,6 +199,15 @@ ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
         break;
     case LEVELS_E8M0:
         out.scale[0] = load_e8m0(p);
+        break;
+    case LEVELS_GROUP_BIAS:
+    case LEVELS_GROUP:
+        out.scale[0] = walk->scale[u];
+        out.bias[0] = walk->bias[u];
+        break;
+    case LEVELS_E4M3:
+        out.scale[0] = scale_e4m3(p, walk->super_scale);
+        out.scale[1] = scale_e4m3(p + 16, walk->super_scale);
         break;
     case LEVELS_SUPER:
         out.scale[0] = scale_bytes(p, false, walk->super_scale);
@@ -166,11 +265,10 @@ ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i cod
         for (int i = 0; i < UNIT_WORDS; i++)
             codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
     }
-    if (packing != PACKING_IQ4 && packing != PACKING_MX4)
+    if (!has_table(packing))
         return;
-    const uint8_t *values = packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4;
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)values));
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
     for (int i = 0; i < UNIT_WORDS; i++)
         codes[i] = _mm256_shuffle_epi8(table, codes[i]);
 }
@@ -178,7 +276,7 @@ ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i cod
 /* Codes above 6 bits: they are made signed before they are multiplied. */
 ALWAYS_INLINE bool is_wide(const struct walk *walk)
 {
-    return offset_of(walk->packing) == 128;
+    return offset_of(walk->packing) == 128 || packing_shapes[walk->packing].bits == 8;
 }
 
 /* --- int8 ------------------------------------------------------------------------------------- */
@@ -222,9 +320,10 @@ ALWAYS_INLINE __m256 add_unit(const struct walk *walk, const __m256i codes[UNIT_
     for (int g = 0; g < 2; g++) {
         __m256i dot = dot_half_unit(walk, codes, 4 * g, q);
         const int32_t *negative_sum = sums + (size_t)(1 + g) * height;
-        if (offset_of(walk->packing) && !is_wide(walk))
-            dot =
-                _mm256_add_epi32(dot, _mm256_set1_epi32(offset_of(walk->packing) * *negative_sum));
+        /* Wide codes were multiplied less 128. */
+        int offset = offset_of(walk->packing) - (is_wide(walk) ? 128 : 0);
+        if (offset)
+            dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset * *negative_sum));
         acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(levels->scale[g].half[h], sx),
                               acc);
         if (has_half_bias(walk->packing))
@@ -244,7 +343,7 @@ ALWAYS_INLINE void multiply_int8(enum linear_packing packing, const struct linea
     size_t height = (size_t)in->tile_rows;
     size_t at = (size_t)row / height * (size_t)linear_n_units(in) * height;
     size_t place = (size_t)row % height;
-    struct walk walk = {.packing = packing, .at = part->data + (size_t)block * part->block_bytes};
+    struct walk walk = walk_begin(packing, part, block);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
         walk_enter(&walk, s);
         for (int u = 0; u < 2; u++, at += height) {
@@ -296,7 +395,9 @@ ALWAYS_INLINE void expand_quantized(const struct walk *walk, float *to)
                 float *at = to + (u * UNIT + 4 * i) * BLOCK_ROWS + LANES * h;
                 for (int j = 0; j < 4; j++) {
                     __m256i code = _mm256_and_si256(_mm256_srli_epi32(codes[i], 8 * j), byte);
-                    __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
+                    __m256 value = walk->packing == PACKING_F8
+                                       ? e4m3_to_f32(code)
+                                       : _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
                     _mm256_storeu_ps(at + j * BLOCK_ROWS, _mm256_fmadd_ps(value, scale, bias));
                 }
             }
@@ -331,7 +432,7 @@ static void expand_span(struct walk *walk, int s, float *to)
         break;                                                                                     \
     }
     switch (walk->packing) {
-        QUANTIZED_PACKINGS(EXPAND)
+        EXPANDED_PACKINGS(EXPAND)
     case PACKING_F32:
         memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
         walk->at += SPAN * BLOCK_ROWS * 4;
@@ -384,8 +485,7 @@ ALWAYS_INLINE void add_span(int n, const float *span, int cols, const float *x, 
 static void float_rows(const struct linear_part *part, int64_t block, const float *x, size_t stride,
                        int n, float *partial)
 {
-    struct walk walk = {.packing = part->packing,
-                        .at = part->data + (size_t)block * part->block_bytes};
+    struct walk walk = walk_begin(part->packing, part, block);
     _Alignas(32) float span[SPAN * BLOCK_ROWS];
     memset(partial, 0, (size_t)n * N_PARTIAL * BLOCK_ROWS * sizeof *partial);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {

@@ -65,12 +65,14 @@ ALWAYS_INLINE __m512 add_unit(enum linear_packing packing, const __m512i codes[U
 ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struct linear_part *part,
                                  int64_t block, const struct rows_view *rows, __m512 *acc)
 {
-    struct span_walk walk = {.at = part->data + (size_t)block * part->block_bytes};
+    struct span_walk walk = walk_begin(part, block);
     size_t height = rows->height;
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
-    const int unit_step = unit_bytes_of(packing) + level_bytes_of(packing) / 2;
+    /* What opens groups lies between the codes: a line more a span is asked for. */
+    const int unit_step =
+        unit_bytes_of(packing) + (is_grouped(packing) ? 32 : level_bytes_of(packing) / 2);
     for (int i = 0; i < n; i++)
         acc[i] = _mm512_setzero_ps();
     for (int s = 0; s < n_spans_of(part); s++) {
@@ -149,6 +151,8 @@ static void multiply(const struct linear_part *part, const struct linear_input *
     for (int64_t block = blocks.first; block < blocks.end; block++) {
         if (part->mode == MODE_INT8)
             linear_avx512_int8(part, in, block, rows, output);
+        else if (part->mode == MODE_BF16 && part->packing == PACKING_F8)
+            linear_avx512_fp8(part, in, block, rows, output);
         else if (part->mode == MODE_BF16)
             linear_avx512_bf16(part, in, block, rows, output);
         else

@@ -17,6 +17,10 @@ enum { UNIT_WORDS = 8 }; /* of 4 columns */
 struct span_walk {
     const uint8_t *at; /* the current span's codes */
     __m512 super_scale, super_bias;
+    /* Grouped packings: the levels of the two units, and spans until they change. */
+    enum weight_level_type level_type;
+    int32_t group_spans, spans_left;
+    __m512 scale[2], bias[2];
 };
 
 ALWAYS_INLINE __m512 load_f16(const uint8_t *p)
@@ -36,7 +40,58 @@ ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
 }
 
-/* Before span `s`: reads what opens every fourth one. */
+ALWAYS_INLINE struct span_walk walk_begin(const struct linear_part *part, int64_t block)
+{
+    return (struct span_walk){.at = part->data + (size_t)block * part->block_bytes,
+                              .super_scale = _mm512_set1_ps(part->factor),
+                              .level_type = part->level_type,
+                              .group_spans = part->group_spans};
+}
+
+/* 16 levels; the walk moves on. */
+ALWAYS_INLINE __m512 load_level(struct span_walk *walk)
+{
+    const uint8_t *p = walk->at;
+    __m512i bits;
+    switch (walk->level_type) {
+    case LEVEL_F32:
+        walk->at += 64;
+        return _mm512_loadu_ps(p);
+    case LEVEL_F16:
+        walk->at += 32;
+        return load_f16(p);
+    case LEVEL_BF16:
+        walk->at += 32;
+        bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+    default: /* E8M0 */
+        walk->at += 16;
+        bits = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+        bits =
+            _mm512_mask_mov_epi32(_mm512_slli_epi32(bits, 23), _mm512_testn_epi32_mask(bits, bits),
+                                  _mm512_set1_epi32(0x400000));
+        return _mm512_castsi512_ps(bits);
+    }
+}
+
+/* The levels of a span that begins a group. */
+ALWAYS_INLINE void enter_group(enum linear_packing packing, struct span_walk *walk)
+{
+    if (walk->spans_left-- > 0)
+        return;
+    int n = walk->group_spans ? 1 : 2;
+    walk->spans_left = walk->group_spans ? walk->group_spans - 1 : 0;
+    for (int u = 0; u < n; u++) {
+        walk->scale[u] = load_level(walk);
+        walk->bias[u] = has_unit_bias(packing) ? load_level(walk) : _mm512_setzero_ps();
+    }
+    if (n == 1) {
+        walk->scale[1] = walk->scale[0];
+        walk->bias[1] = walk->bias[0];
+    }
+}
+
+/* Before span `s`: reads what opens every fourth one, or a group. */
 ALWAYS_INLINE void walk_enter(enum linear_packing packing, struct span_walk *walk, int s)
 {
     if (is_super(packing) && s % SUPER_SPANS == 0) {
@@ -44,6 +99,8 @@ ALWAYS_INLINE void walk_enter(enum linear_packing packing, struct span_walk *wal
         walk->super_bias = load_f16(walk->at + 32);
         walk->at += 64;
     }
+    if (is_grouped(packing))
+        enter_group(packing, walk);
 }
 
 ALWAYS_INLINE void walk_leave(enum linear_packing packing, struct span_walk *walk)
@@ -93,11 +150,10 @@ ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct span_wal
         for (int i = 0; i < UNIT_WORDS; i++)
             codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
     }
-    if (packing != PACKING_IQ4 && packing != PACKING_MX4)
+    if (!has_table(packing))
         return;
-    const uint8_t *values = packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4;
     const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)values));
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
     for (int i = 0; i < UNIT_WORDS; i++)
         codes[i] = _mm512_shuffle_epi8(table, codes[i]);
 }
@@ -130,6 +186,21 @@ ALWAYS_INLINE __m512 load_e8m0(const uint8_t *p)
         _mm512_mask_sllv_epi32(bits, is_small, _mm512_set1_epi32(0x200000), e));
 }
 
+/* 16 E4M3 bytes, each in 16 bits. The same bits in f16 are 2^8 times smaller, but for NaN. */
+ALWAYS_INLINE __m512 e4m3_to_f32(__m256i bytes)
+{
+    __m256i sign = _mm256_slli_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0x80)), 8);
+    __m256i rest = _mm256_slli_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0x7F)), 7);
+    __mmask16 is_nan = _mm256_cmpeq_epi16_mask(rest, _mm256_set1_epi16(0x7F << 7));
+    rest = _mm256_mask_mov_epi16(rest, is_nan, _mm256_set1_epi16(0x7E00));
+    return _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), _mm512_set1_ps(256.0f));
+}
+
+ALWAYS_INLINE __m512 load_e4m3(const uint8_t *p)
+{
+    return e4m3_to_f32(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+
 /* 16 bytes of nibbles: scales below, minima above. */
 ALWAYS_INLINE void load_nibbles(const uint8_t *p, __m512 *scale, __m512 *minimum)
 {
@@ -154,6 +225,17 @@ ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
         break;
     case LEVELS_E8M0:
         levels.scale = load_e8m0(p);
+        break;
+    case LEVELS_GROUP_BIAS:
+    case LEVELS_GROUP:
+        levels.scale = walk->scale[u];
+        levels.second = walk->bias[u];
+        break;
+    case LEVELS_E4M3: /* codes are twice the values */
+        levels.scale =
+            _mm512_mul_ps(_mm512_mul_ps(walk->super_scale, load_e4m3(p)), _mm512_set1_ps(0.5f));
+        levels.second = _mm512_mul_ps(_mm512_mul_ps(walk->super_scale, load_e4m3(p + 16)),
+                                      _mm512_set1_ps(0.5f));
         break;
     case LEVELS_SUPER:
         levels.scale = _mm512_mul_ps(walk->super_scale, load_u8(p));
@@ -204,6 +286,9 @@ void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,
 void linear_avx512_float(const struct linear_part *part, const struct linear_input *in,
                          int64_t block, struct linear_range rows,
                          const struct linear_output *output);
+/* linear_fp8_avx512.c: PACKING_F8 with bf16 activations. */
+void linear_avx512_fp8(const struct linear_part *part, const struct linear_input *in, int64_t block,
+                       struct linear_range rows, const struct linear_output *output);
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
                         int64_t block, struct linear_range rows,
                         const struct linear_output *output);

@@ -25,7 +25,9 @@ ALWAYS_INLINE void expand_quantized(enum linear_packing packing, const struct sp
             for (int j = 0; j < 4; j++) {
                 __m512i code =
                     _mm512_and_si512(_mm512_srli_epi32(codes[i], (unsigned)(8 * j)), byte);
-                __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset));
+                __m512 value = packing == PACKING_F8
+                                   ? e4m3_to_f32(_mm512_cvtepi32_epi16(code))
+                                   : _mm512_cvtepi32_ps(_mm512_sub_epi32(code, offset));
                 __m512 w;
                 if (has_half_bias(packing))
                     w = _mm512_fmsub_ps(value, scale, levels.minimum[i / 4]);
@@ -62,7 +64,7 @@ static void expand_panel(const struct linear_part *part, struct span_walk *walk,
         break;
     for (int end = s + n; s < end; s++, to += SPAN * BLOCK_ROWS) {
         switch (part->packing) {
-            QUANTIZED_PACKINGS(EXPAND)
+            EXPANDED_PACKINGS(EXPAND)
         case PACKING_F32:
             memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
             walk->at += SPAN * BLOCK_ROWS * 4;
@@ -113,7 +115,7 @@ ALWAYS_INLINE void add_panel(int n, const float *panel, int cols, const float *x
 static void multiply_group(const struct linear_part *part, int64_t block, const float *x,
                            size_t stride, int n_rows, float *partial)
 {
-    struct span_walk walk = {.at = part->data + (size_t)block * part->block_bytes};
+    struct span_walk walk = walk_begin(part, block);
     _Alignas(64) float panel[PANEL_COLS * BLOCK_ROWS];
     memset(partial, 0, (size_t)n_rows * N_PARTIAL * BLOCK_ROWS * sizeof *partial);
     for (int s = 0; s < n_spans_of(part); s += PANEL_SPANS) {

@@ -12,9 +12,10 @@ enum {
 
 /* The columns of 16 rows that are being packed. */
 struct chunk {
+    int64_t first; /* column of the slice */
     int cols;
     uint8_t codes[BLOCK_ROWS][CHUNK];
-    float scales[BLOCK_ROWS][CHUNK / UNIT], biases[BLOCK_ROWS][CHUNK / UNIT];
+    float scales[BLOCK_ROWS][CHUNK / MIN_GROUP], biases[BLOCK_ROWS][CHUNK / MIN_GROUP];
     uint16_t super_scales[BLOCK_ROWS][CHUNK / (SPAN * SUPER_SPANS)];
     uint16_t super_biases[BLOCK_ROWS][CHUNK / (SPAN * SUPER_SPANS)];
     int8_t sub_scales[BLOCK_ROWS][CHUNK / MIN_GROUP], sub_biases[BLOCK_ROWS][CHUNK / MIN_GROUP];
@@ -34,6 +35,14 @@ static const enum linear_packing packings[N_WEIGHT_ENCODINGS] = {
 /* Bytes of what every SUPER_SPANS spans open with. */
 enum { SUPER_BYTES = 64 };
 
+/* Bytes of what a span opens with that begins a group. */
+static size_t group_bytes(const struct linear_part *part)
+{
+    size_t one = BLOCK_ROWS * weight_level_bytes(part->level_type);
+    one *= has_unit_bias(part->packing) ? 2 : 1;
+    return part->group_spans == 0 ? 2 * one : one;
+}
+
 static int span_bytes_of(enum linear_packing packing)
 {
     if (packing == PACKING_F32)
@@ -43,28 +52,34 @@ static int span_bytes_of(enum linear_packing packing)
     return 2 * unit_bytes_of(packing) + level_bytes_of(packing);
 }
 
-enum linear_packing linear_packing_of(enum weight_encoding encoding)
+enum linear_packing linear_packing_of(const struct weight *w)
 {
-    return packings[encoding];
+    static const enum linear_packing affine[] = {
+        [2] = PACKING_A2, [3] = PACKING_A3, [4] = PACKING_A4,
+        [5] = PACKING_A5, [6] = PACKING_A6, [8] = PACKING_A8};
+    switch (w->encoding) {
+    case WEIGHT_AFFINE:
+        return affine[w->levels.bits];
+    case WEIGHT_E2M1:
+        return w->levels.type == LEVEL_E4M3 ? PACKING_NV4 : PACKING_MX4;
+    case WEIGHT_E4M3:
+        return PACKING_F8;
+    default:
+        return packings[w->encoding];
+    }
 }
 
-size_t linear_block_bytes(enum linear_packing packing, int32_t padded_cols)
+size_t linear_block_bytes(const struct linear_part *part)
 {
-    size_t n_spans = (size_t)padded_cols / SPAN;
-    size_t n_supers = is_super(packing) ? (n_spans + SUPER_SPANS - 1) / SUPER_SPANS : 0;
-    return n_spans * (size_t)span_bytes_of(packing) + n_supers * SUPER_BYTES;
-}
-
-struct weight linear_slice_row(const struct weight_slice *slice, int64_t row)
-{
-    const struct weight_encoding_info *info = weight_info(slice->weight.encoding);
-    size_t skipped = (size_t)(slice->col / info->block) * (size_t)info->block_bytes;
-    return (struct weight){
-        .encoding = slice->weight.encoding,
-        .rows = 1,
-        .cols = slice->cols,
-        .data = weight_row_data(&slice->weight, slice->row + row) + skipped,
-    };
+    size_t n_spans = (size_t)part->padded_cols / SPAN, opening = 0;
+    size_t spans = n_spans * (size_t)span_bytes_of(part->packing);
+    if (is_super(part->packing)) {
+        opening = (n_spans + SUPER_SPANS - 1) / SUPER_SPANS * SUPER_BYTES;
+    } else if (is_grouped(part->packing)) {
+        size_t group = part->group_spans ? (size_t)part->group_spans : 1;
+        opening = (n_spans + group - 1) / group * group_bytes(part);
+    }
+    return spans + opening;
 }
 
 static uint32_t load_u32(const uint8_t *p)
@@ -146,6 +161,26 @@ static uint8_t exponent_of(float scale)
     return bits >= 1u << 23 ? (uint8_t)((bits >> 23) + 1) : bits == 0x400000;
 }
 
+/* A level whose value weight_row_read gave as f32, as it was stored. */
+static void store_level(enum weight_level_type type, float value, uint8_t *to)
+{
+    uint32_t word = bits_from_f32(value);
+    switch (type) {
+    case LEVEL_F16:
+        word = f16_from_f32(value);
+        break;
+    case LEVEL_BF16:
+        word >>= 16;
+        break;
+    case LEVEL_E8M0:
+        word = word >= 1u << 23 ? word >> 23 : 0;
+        break;
+    default:
+        break;
+    }
+    memcpy(to, &word, weight_level_bytes(type));
+}
+
 static void store_f16(uint8_t *to, float value)
 {
     uint16_t bits = f16_from_f32(value);
@@ -182,6 +217,13 @@ static void pack_levels(enum linear_packing packing, const struct chunk *from, i
                 to[u * 32 + h * 16 + row] = (uint8_t)(from->sub_scales[row][2 * unit + h] |
                                                       from->sub_biases[row][2 * unit + h] << 4);
             break;
+        case LEVELS_E4M3:
+            to[u * 32 + row] = (uint8_t)from->sub_scales[row][2 * unit];
+            to[u * 32 + 16 + row] = (uint8_t)from->sub_scales[row][2 * unit + 1];
+            break;
+        case LEVELS_GROUP_BIAS:
+        case LEVELS_GROUP:
+            break; /* before the span */
         }
     }
 }
@@ -195,9 +237,34 @@ static void pack_super(enum linear_packing packing, const struct chunk *from, in
         memcpy(to + 32 + row * 2, &from->super_biases[row][s], 2);
 }
 
-/* All of the chunk; returns where the next one goes. */
-static uint8_t *pack_chunk(enum linear_packing packing, const struct chunk *from, uint8_t *to)
+/* What opens span `s` of the chunk, for all rows, if a group begins there; returns where the codes
+ * go. */
+static uint8_t *pack_group(const struct linear_part *part, const struct chunk *from, int s,
+                           uint8_t *to)
 {
+    int64_t span = from->first / SPAN + s;
+    if (part->group_spans && span % part->group_spans)
+        return to;
+    size_t level = weight_level_bytes(part->level_type);
+    int n = part->group_spans ? 1 : 2;
+    for (int g = 0; g < n; g++) {
+        int at = part->group_spans ? s / part->group_spans : 2 * s + g;
+        for (size_t row = 0; row < BLOCK_ROWS; row++)
+            store_level(part->level_type, from->scales[row][at], to + row * level);
+        to += BLOCK_ROWS * level;
+        if (!has_unit_bias(part->packing))
+            continue;
+        for (size_t row = 0; row < BLOCK_ROWS; row++)
+            store_level(part->level_type, from->biases[row][at], to + row * level);
+        to += BLOCK_ROWS * level;
+    }
+    return to;
+}
+
+/* All of the chunk; returns where the next one goes. */
+static uint8_t *pack_chunk(const struct linear_part *part, const struct chunk *from, uint8_t *to)
+{
+    enum linear_packing packing = part->packing;
     int bits = packing_shapes[packing].bits, unit_bytes = unit_bytes_of(packing);
     for (int s = 0; s * SPAN < from->cols; s++) {
         if (is_super(packing) && s % SUPER_SPANS == 0) {
@@ -206,6 +273,8 @@ static uint8_t *pack_chunk(enum linear_packing packing, const struct chunk *from
                 pack_super(packing, from, s / SUPER_SPANS, row, to);
             to += SUPER_BYTES;
         }
+        if (is_grouped(packing))
+            to = pack_group(part, from, s, to);
         for (int row = 0; row < BLOCK_ROWS; row++) {
             for (int u = 0; u < 2; u++)
                 pack_codes(bits, from->codes[row] + s * SPAN + u * UNIT, row, to + u * unit_bytes);
@@ -216,16 +285,14 @@ static uint8_t *pack_chunk(enum linear_packing packing, const struct chunk *from
     return to;
 }
 
-/* Takes columns [done, done + chunk->cols) of one row apart. */
-static void read_quantized(const struct weight_slice *slice, int64_t row, int64_t done,
-                           struct chunk *chunk, int lane)
+/* Takes the chunk's columns of one row apart. */
+static void read_quantized(const struct weight_slice *slice, int64_t row, struct chunk *chunk,
+                           int lane)
 {
-    struct weight_slice piece = *slice;
-    piece.col += done;
-    piece.cols = chunk->cols;
-    struct weight one = linear_slice_row(&piece, row);
-    const struct weight_encoding_info *info = weight_info(one.encoding);
-    bool has_super = info->block > info->group;
+    struct weight one =
+        weight_row_piece(&slice->weight, slice->row + row, slice->col + chunk->first, chunk->cols);
+    const struct weight_encoding_info info = weight_shape(&one);
+    bool has_super = info.block > info.group;
     struct weight_row to = {.codes = chunk->codes[lane]};
     if (has_super) {
         to.super_scales = chunk->super_scales[lane];
@@ -237,23 +304,36 @@ static void read_quantized(const struct weight_slice *slice, int64_t row, int64_
         to.biases = chunk->biases[lane];
     }
     weight_row_read(&one, 0, &to);
+    if (weight_has_levels_apart(&one) && one.levels.type == LEVEL_E4M3)
+        memcpy(chunk->sub_scales[lane], one.levels.scales, (size_t)(chunk->cols / MIN_GROUP));
 }
 
-static void pack_quantized(const struct weight_slice *slice, int64_t block, uint8_t *to)
+/* Columns from `done` on that make a chunk: no part of a group is left over. */
+static int chunk_cols(const struct weight_slice *slice, int64_t done)
 {
-    enum linear_packing packing = packings[slice->weight.encoding];
+    int64_t n = slice->cols - done < CHUNK ? slice->cols - done : CHUNK;
+    int64_t group = weight_shape(&slice->weight).group;
+    if (group > CHUNK && group - done % group < n)
+        return (int)(group - done % group);
+    return (int)(group < CHUNK && n == CHUNK ? n - n % group : n);
+}
+
+static void pack_quantized(const struct linear_part *part, const struct weight_slice *slice,
+                           int64_t block, uint8_t *to)
+{
     struct chunk chunk;
-    for (int64_t done = 0; done < slice->cols; done += CHUNK) {
-        chunk.cols = (int)(slice->cols - done < CHUNK ? slice->cols - done : CHUNK);
+    for (int64_t done = 0; done < slice->cols; done += chunk.cols) {
+        chunk.first = done;
+        chunk.cols = chunk_cols(slice, done);
         bool is_whole = block * BLOCK_ROWS + BLOCK_ROWS <= slice->rows && chunk.cols % SPAN == 0;
         if (!is_whole)
             memset(&chunk.codes, 0, sizeof chunk - offsetof(struct chunk, codes));
         for (int lane = 0; lane < BLOCK_ROWS; lane++)
             if (block * BLOCK_ROWS + lane < slice->rows)
-                read_quantized(slice, block * BLOCK_ROWS + lane, done, &chunk, lane);
-        if (packing == PACKING_IQ4 || packing == PACKING_MX4)
-            find_indices(packing == PACKING_IQ4 ? weight_table_iq4_nl : weight_table_mxfp4, &chunk);
-        to = pack_chunk(packing, &chunk, to);
+                read_quantized(slice, block * BLOCK_ROWS + lane, &chunk, lane);
+        if (has_table(part->packing))
+            find_indices(table_of(part->packing), &chunk);
+        to = pack_chunk(part, &chunk, to);
     }
 }
 
@@ -292,13 +372,13 @@ static void pack_float(const struct weight_slice *slice, int64_t block, uint8_t 
     }
 }
 
-void linear_pack_block(const struct weight_slice *slice, int64_t block, uint8_t *to)
+void linear_pack_block(const struct linear_part *part, const struct weight_slice *slice,
+                       int64_t block, uint8_t *to)
 {
     if (!weight_is_float(&slice->weight)) {
-        pack_quantized(slice, block, to);
+        pack_quantized(part, slice, block, to);
         return;
     }
-    int32_t padded = (int32_t)((slice->cols + SPAN - 1) / SPAN * SPAN);
-    memset(to, 0, linear_block_bytes(packings[slice->weight.encoding], padded));
+    memset(to, 0, part->block_bytes);
     pack_float(slice, block, to);
 }

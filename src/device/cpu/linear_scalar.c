@@ -85,6 +85,12 @@ static int32_t tile_rows_scalar(int32_t n_rows)
     return n_rows < TILE_ROWS_MAX ? n_rows : TILE_ROWS_MAX;
 }
 
+/* The n-th row as it lies in the part's copy. */
+static struct weight raw_row(const struct linear_part *part, int64_t n)
+{
+    return weight_copy_view(&part->raw, part->data + (size_t)n * part->block_bytes / BLOCK_ROWS);
+}
+
 /* One weight row, taken apart or as values. */
 struct row_view {
     float *values;
@@ -120,15 +126,15 @@ static double dot_float(const float *x, const float *w, int32_t n)
 static double dot_int8(const struct linear_part *part, const struct linear_input *in, int64_t row,
                        const struct row_view *w)
 {
-    int group = weight_info(part->raw.encoding)->group;
+    int group = weight_shape(&part->raw).group, step = group < UNIT ? group : UNIT;
     int32_t height = in->tile_rows, n_units = linear_n_units(in);
     int64_t tile = row / height, r = row % height;
     double sum = 0;
-    for (int32_t k = 0; k < part->cols; k += group) {
+    for (int32_t k = 0; k < part->cols; k += step) {
         size_t at = (size_t)(tile * n_units + k / UNIT) * (size_t)height;
         const int8_t *q = in->codes + (at + (size_t)r) * UNIT + k % UNIT;
         int32_t products = 0, codes = 0;
-        for (int i = 0; i < group; i++) {
+        for (int i = 0; i < step; i++) {
             products += w->codes[k + i] * q[i];
             codes += q[i];
         }
@@ -146,10 +152,11 @@ static void multiply_scalar(const struct linear_part *part, const struct linear_
     struct weight_row apart = {.codes = view.codes, .scales = view.scales, .biases = view.biases};
     for (int64_t n = blocks.first * BLOCK_ROWS; n < blocks.end * BLOCK_ROWS && n < part->rows;
          n++) {
+        struct weight row = raw_row(part, n);
         if (part->mode == MODE_INT8)
-            weight_row_read(&part->raw, n, &apart);
+            weight_row_read(&row, 0, &apart);
         else
-            weight_row_dequantize(&part->raw, n, view.values);
+            weight_row_dequantize(&row, 0, view.values);
         for (int64_t t = rows.first; t < rows.end; t++) {
             const float *x = in->x + (size_t)t * in->x_stride;
             if (part->mode == MODE_BF16)

@@ -1,0 +1,215 @@
+/* Linears with random weights, every level against the scalar twin. */
+#ifndef CSGL_TESTS_LINEAR_CASE_H
+#define CSGL_TESTS_LINEAR_CASE_H
+
+#include "ops/ops_support.h"
+
+#include "base/half.h"
+
+/* --- weights from random bytes ---------------------------------------------------------------- */
+
+static inline void put_f16(uint8_t *to, float value)
+{
+    uint16_t bits = f16_from_f32(value);
+    memcpy(to, &bits, sizeof bits);
+}
+
+/* Random codes with scales that keep weights near 1. */
+static inline void fill_block(enum weight_encoding encoding, uint8_t *block, uint64_t *state)
+{
+    float scale = 0.05f + 0.05f * random_float(state);
+    switch (encoding) {
+    case WEIGHT_F32: {
+        float value = random_float(state);
+        memcpy(block, &value, sizeof value);
+        break;
+    }
+    case WEIGHT_F16:
+        put_f16(block, random_float(state));
+        break;
+    case WEIGHT_BF16: {
+        uint16_t bits = bf16_from_f32(random_float(state));
+        memcpy(block, &bits, sizeof bits);
+        break;
+    }
+    case WEIGHT_Q4_1:
+    case WEIGHT_Q5_1:
+        put_f16(block, scale);
+        put_f16(block + 2, random_float(state));
+        break;
+    case WEIGHT_Q2_K:
+        put_f16(block + 80, scale / 4);
+        put_f16(block + 82, scale / 4);
+        break;
+    case WEIGHT_Q3_K:
+        put_f16(block + 108, random_float(state) / 64);
+        break;
+    case WEIGHT_Q4_K:
+    case WEIGHT_Q5_K:
+        put_f16(block, scale / 32);
+        put_f16(block + 2, scale / 8);
+        break;
+    case WEIGHT_Q6_K:
+        put_f16(block + 208, random_float(state) / 1024);
+        break;
+    case WEIGHT_MXFP4: /* 2^-3 .. 2^0, and now and then a scale below the normal f32 */
+        block[0] = block[1] % 32 ? 124 + (block[0] & 3) : block[0] & 3;
+        break;
+    case WEIGHT_Q8_0:
+    case WEIGHT_IQ4_NL:
+        put_f16(block, random_float(state) / 64);
+        break;
+    default:
+        put_f16(block, random_float(state) / 4);
+        break;
+    }
+}
+
+static inline struct weight new_weight(enum weight_encoding encoding, int64_t rows, int64_t cols,
+                                       uint64_t *state)
+{
+    struct weight w = {.encoding = encoding, .rows = rows, .cols = cols};
+    const struct weight_encoding_info *info = weight_info(encoding);
+    size_t bytes = (size_t)weight_bytes(&w);
+    uint8_t *data = malloc(bytes);
+    assert_non_null(data);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)(next_random(state) >> 33);
+    for (size_t at = 0; at < bytes; at += (size_t)info->block_bytes)
+        fill_block(encoding, data + at, state);
+    w.data = data;
+    return w;
+}
+
+/* --- one comparison --------------------------------------------------------------------------- */
+
+enum { MAX_PARTS = 3 };
+
+/* A linear to be tried, with what the twin makes of it. */
+struct linear_case {
+    struct weight_slice slices[MAX_PARTS];
+    int n_parts;
+    int32_t rows, cols, outputs;
+    struct matrix *x, *expected, *bound;
+    enum activations activations;
+};
+
+static inline struct linear *load(struct device *device, const struct linear_case *c)
+{
+    struct linear *linear;
+    struct error error;
+    if (device->table->linear_load(device, c->slices, c->n_parts, c->rows, &linear, &error) != OK)
+        fail_msg("%s", error.message);
+    return linear;
+}
+
+/* bound[t][n] = sum |x w| + |bias|. */
+static inline void fill_bound(struct linear_case *c)
+{
+    int32_t n = 0;
+    for (int p = 0; p < c->n_parts; p++) {
+        const struct weight_slice *slice = &c->slices[p];
+        float *values = malloc((size_t)slice->weight.cols * sizeof *values);
+        for (int64_t row = 0; row < slice->rows; row++, n++) {
+            weight_row_dequantize(&slice->weight, slice->row + row, values);
+            for (int32_t t = 0; t < c->rows; t++) {
+                double sum = slice->bias ? fabs((double)slice->bias[row]) : 0;
+                for (int32_t k = 0; k < c->cols; k++)
+                    sum += fabs((double)at(c->x, t)[k] * (double)values[slice->col + k]);
+                at(c->bound, t)[n] = (float)sum;
+            }
+        }
+        free(values);
+    }
+}
+
+static inline void run(struct device *device, const struct linear *linear, struct matrix *x,
+                       struct matrix *out)
+{
+    struct linear_args args = {.linear = linear, .x = x->tensor, .out = out->tensor};
+    device_linear(device, &args);
+}
+
+static inline void check_result(const struct linear_case *c, const struct matrix *out,
+                                enum cpu_isa isa, int n_threads)
+{
+    for (int32_t t = 0; t < c->rows; t++)
+        for (int32_t n = 0; n < c->outputs; n++) {
+            double y = (double)at(out, t)[n], z = (double)at(c->expected, t)[n];
+            if (!(fabs(y - z) <= 1e-5 * (double)at(c->bound, t)[n] + 1e-30))
+                fail_msg("%s, %d threads, %s, %s %d x %d of %d parts: [%d of %d, %d] is %.9g, "
+                         "not %.9g (bound %.3g)",
+                         cpu_isa_name(isa), n_threads,
+                         c->activations == ACTIVATIONS_INT8 ? "int8" : "float",
+                         weight_info(c->slices[0].weight.encoding)->name, c->outputs, c->cols,
+                         c->n_parts, t, c->rows, n, y, z, (double)at(c->bound, t)[n]);
+        }
+    check_borders(out);
+}
+
+static inline void compare_levels(struct linear_case *c)
+{
+    struct device *twin = open_device(CPU_ISA_SCALAR, c->activations, 2);
+    struct linear *linear = load(twin, c);
+    run(twin, linear, c->x, c->expected);
+    twin->table->linear_free(twin, linear);
+    fill_bound(c);
+    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct device *device = open_device(isa, c->activations, n_threads);
+            struct matrix *out = new_matrix(twin, DTYPE_F32, c->rows, c->outputs, 5);
+            linear = load(device, c);
+            run(device, linear, c->x, out);
+            check_result(c, out, isa, n_threads);
+            device->table->linear_free(device, linear);
+            free_matrix(twin, out);
+            device->table->close(device);
+        }
+    twin->table->close(twin);
+}
+
+/* The weights' rows but `around` at each end, and their `cols` columns in the middle, as parts of
+ * one linear; frees the weights. */
+static inline void try_weights(const struct weight *weights, int n_parts, int32_t around,
+                               int32_t cols, int32_t rows, bool has_bias, uint64_t *state)
+{
+    struct device *owner = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    struct linear_case c = {.n_parts = n_parts, .rows = rows, .cols = cols};
+    float *biases[MAX_PARTS] = {0};
+    for (int i = 0; i < n_parts; i++) {
+        int32_t outputs = (int32_t)weights[i].rows - 2 * around;
+        c.outputs += outputs;
+        c.slices[i] = (struct weight_slice){.row = around,
+                                            .rows = outputs,
+                                            .col = ((int32_t)weights[i].cols - cols) / 2,
+                                            .cols = cols,
+                                            .weight = weights[i]};
+        if (has_bias) {
+            biases[i] = malloc((size_t)outputs * sizeof(float));
+            for (int32_t n = 0; n < outputs; n++)
+                biases[i][n] = random_float(state);
+            c.slices[i].bias = biases[i];
+        }
+    }
+    c.x = random_matrix(owner, rows, cols, 3, state);
+    if (rows > 2) /* a whole row, and a group of another, of zeros */
+        memset(at(c.x, 1), 0, (size_t)cols * sizeof(float));
+    for (int32_t k = 0; k < 32 && k < cols; k++)
+        at(c.x, rows - 1)[k] = 0;
+    c.expected = new_matrix(owner, DTYPE_F32, rows, c.outputs, 0);
+    c.bound = new_matrix(owner, DTYPE_F32, rows, c.outputs, 0);
+    for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+        c.activations = (enum activations)mode;
+        compare_levels(&c);
+    }
+    for (int i = 0; i < n_parts; i++) {
+        free((void *)(uintptr_t)c.slices[i].weight.data);
+        free(biases[i]);
+    }
+    free_matrix(owner, c.x);
+    free_matrix(owner, c.expected);
+    free_matrix(owner, c.bound);
+    owner->table->close(owner);
+}
+
+#endif

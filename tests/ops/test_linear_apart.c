@@ -1,0 +1,217 @@
+/* Linears whose levels lie apart from their codes (MLX's formats, block FP8), like test_linear.c.
+ */
+#include "ops/linear_case.h"
+
+struct form {
+    enum weight_encoding encoding;
+    struct weight_levels levels;
+};
+
+#define AFFINE(bits, group, type)                                                                  \
+    {                                                                                              \
+        WEIGHT_AFFINE,                                                                             \
+        {                                                                                          \
+            LEVEL_##type, bits, group, 1, NULL, NULL, 0, 1                                         \
+        }                                                                                          \
+    }
+static const struct form forms[] = {
+    AFFINE(2, 32, BF16),
+    AFFINE(2, 64, F16),
+    AFFINE(2, 128, F32),
+    AFFINE(3, 32, F16),
+    AFFINE(3, 64, BF16),
+    AFFINE(3, 128, BF16),
+    AFFINE(4, 32, F32),
+    AFFINE(4, 64, BF16),
+    AFFINE(4, 64, F16),
+    AFFINE(4, 128, F16),
+    AFFINE(5, 64, BF16),
+    AFFINE(5, 32, F32),
+    AFFINE(6, 64, F16),
+    AFFINE(6, 128, BF16),
+    AFFINE(8, 32, BF16),
+    AFFINE(8, 64, F32),
+    AFFINE(8, 128, F16),
+    {WEIGHT_AFFINE, {LEVEL_BF16, 4, 4096, 1, NULL, NULL, 8, 1}}, /* symmetric, one group a row */
+    {WEIGHT_E2M1, {LEVEL_E8M0, 4, 32, 1, NULL, NULL, 0, 1}},     /* MXFP4 */
+    {WEIGHT_E2M1, {LEVEL_E4M3, 4, 16, 1, NULL, NULL, 0, 0.37f}}, /* NVFP4 */
+    {WEIGHT_E4M3, {LEVEL_E8M0, 8, 32, 1, NULL, NULL, 0, 1}},     /* MXFP8 */
+    {WEIGHT_E4M3, {LEVEL_F32, 8, 128, 128, NULL, NULL, 0, 1}},   /* block FP8 */
+    {WEIGHT_E4M3, {LEVEL_BF16, 8, 128, 128, NULL, NULL, 0, 3}},
+};
+enum { N_FORMS = sizeof forms / sizeof forms[0] };
+
+static void put_level(enum weight_level_type type, uint8_t *to, float value, uint64_t random)
+{
+    uint32_t word = bits_from_f32(value);
+    if (type == LEVEL_F16)
+        word = f16_from_f32(value);
+    else if (type == LEVEL_BF16)
+        word >>= 16;
+    else if (type == LEVEL_E8M0) /* 2^-6 .. 2^-3, and now and then one below the normal f32 */
+        word = random % 64 ? 121 + (uint32_t)(random >> 8 & 3) : (uint32_t)(random >> 8 & 1);
+    else if (type == LEVEL_E4M3) /* every magnitude up to 0.25, both signs */
+        word = (uint32_t)(random % 0x28) | (uint32_t)(random >> 8 & 0x80);
+    memcpy(to, &word, weight_level_bytes(type));
+}
+
+/* One allocation: codes, scales, biases. Scales have either sign. */
+static struct weight new_apart(const struct form *form, int64_t rows, int64_t cols, uint64_t *state)
+{
+    struct weight w = {
+        .encoding = form->encoding, .rows = rows, .cols = cols, .levels = form->levels};
+    size_t level = weight_level_bytes(w.levels.type);
+    size_t n_codes = (size_t)weight_bytes(&w), n_levels = (size_t)weight_levels_bytes(&w) / level;
+    uint8_t *data = malloc(n_codes + 2 * n_levels * level);
+    assert_non_null(data);
+    for (size_t i = 0; i < n_codes; i++) {
+        data[i] = (uint8_t)(next_random(state) >> 33);
+        if (w.encoding == WEIGHT_E4M3)
+            data[i] &= 0xBF; /* up to 1.875, no NaN */
+    }
+    uint8_t *scales = data + n_codes, *biases = scales + n_levels * level;
+    float most = w.encoding == WEIGHT_E4M3 ? 1.0f : 2.0f / (float)(1 << w.levels.bits);
+    for (size_t i = 0; i < n_levels; i++) {
+        put_level(w.levels.type, scales + i * level, most * random_float(state),
+                  next_random(state) >> 20);
+        put_level(w.levels.type, biases + i * level, random_float(state), 0);
+    }
+    w.data = data;
+    w.levels.scales = scales;
+    if (w.encoding == WEIGHT_AFFINE && w.levels.offset == 0)
+        w.levels.biases = biases;
+    return w;
+}
+
+static int32_t whole_groups(const struct form *form, int32_t cols)
+{
+    int32_t group = form->levels.group;
+    if (form->levels.group_rows > 1 || group > 1024)
+        return cols; /* the last group may be shorter */
+    return (cols + group - 1) / group * group;
+}
+
+static void test_every_level_agrees_on_every_form_and_shape(void **unused)
+{
+    (void)unused;
+    static const int32_t shapes[][2] = {{1, 32},   {15, 96},  {16, 64},    {17, 160},
+                                        {192, 64}, {33, 576}, {150, 1536}, {5, 4096}};
+    static const int32_t row_counts[] = {1, 2, 7, 16, 17, 31, 64};
+    uint64_t state = 1;
+    int n = 0;
+    for (int f = 0; f < N_FORMS; f++)
+        for (int shape = 0; shape < 8; shape++, n++) {
+            const struct form *form = &forms[f];
+            bool is_sliced = n % 2 == 1 && form->levels.group <= 128;
+            int32_t cols = whole_groups(form, shapes[shape][1]), around = is_sliced ? 3 : 0;
+            int32_t beside = is_sliced ? 2 * form->levels.group : 0;
+            if (is_sliced && form->levels.group_rows > 1)
+                cols = (cols + 127) / 128 * 128; /* a slice in the middle ends on a block */
+            for (int i = 0; i < 2; i++) {
+                struct weight w =
+                    new_apart(form, shapes[shape][0] + 2 * around, cols + 2 * beside, &state);
+                try_weights(&w, 1, around, cols, row_counts[(n * 2 + i) % 7], n % 3 == 1, &state);
+            }
+        }
+}
+
+static void test_parts_of_different_forms_share_an_input(void **unused)
+{
+    (void)unused;
+    static const int32_t row_counts[] = {1, 5, 40};
+    uint64_t state = 2;
+    for (int f = 0; f + 3 <= N_FORMS; f += 2) {
+        struct weight weights[3];
+        for (int i = 0; i < 3; i++)
+            weights[i] = new_apart(&forms[f + i], 20 + 9 * i, 512, &state);
+        try_weights(weights, 3, 0, 512, row_counts[f / 2 % 3], true, &state);
+    }
+}
+
+/* Rows of a batch are those of smaller batches, to the bit. */
+static void test_a_row_does_not_depend_on_its_batch(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 48, COLS = 512, OUTPUTS = 40 };
+    static const int32_t sizes[] = {1, 2, 3, 5, 8, 12, 17};
+    uint64_t state = 3;
+    for (int f = 0; f < N_FORMS; f++)
+        for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
+            for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+                struct device *device = open_device(isa, (enum activations)mode, 2);
+                struct weight w = new_apart(&forms[f], OUTPUTS, COLS, &state);
+                struct linear_case c = {.n_parts = 1,
+                                        .rows = ROWS,
+                                        .slices = {{.weight = w, .rows = OUTPUTS, .cols = COLS}}};
+                struct linear *linear = load(device, &c);
+                struct matrix *x = random_matrix(device, ROWS, COLS, 0, &state);
+                struct matrix *whole = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+                struct matrix *part = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+                run(device, linear, x, whole);
+                int32_t row = 0;
+                for (int i = 0; i < 7; row += sizes[i++]) {
+                    struct linear_args args = {.linear = linear,
+                                               .x = tensor_rows(x->tensor, row, sizes[i]),
+                                               .out = tensor_rows(part->tensor, row, sizes[i])};
+                    device_linear(device, &args);
+                }
+                assert_int_equal(row, ROWS);
+                assert_memory_equal(at(part, 0), at(whole, 0), ROWS * OUTPUTS * sizeof(float));
+                free_matrix(device, x);
+                free_matrix(device, whole);
+                free_matrix(device, part);
+                device->table->linear_free(device, linear);
+                free((void *)(uintptr_t)w.data);
+                device->table->close(device);
+            }
+}
+
+/* Nothing is repeated or widened: rows of whole spans take what the file takes. */
+static void test_packed_bytes_are_those_of_the_file(void **unused)
+{
+    (void)unused;
+    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_AUTO, 1);
+    for (int f = 0; f < N_FORMS; f++) {
+        struct weight w = {
+            .encoding = forms[f].encoding, .rows = 4096, .cols = 4096, .levels = forms[f].levels};
+        if (w.encoding == WEIGHT_AFFINE && w.levels.offset == 0)
+            w.levels.biases = (const uint8_t *)"";
+        if (w.levels.group_rows > 1 || w.levels.group == 4096)
+            continue; /* FP8: its scales are for each row here; symmetric: its biases are stored */
+        struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
+        uint64_t levels = weight_levels_bytes(&w) * (w.levels.biases ? 2 : 1);
+        if (cpu_isa_best() > CPU_ISA_SCALAR)
+            assert_int_equal(device->table->linear_bytes(device, &slice, 1),
+                             weight_bytes(&w) + levels);
+    }
+    device->table->close(device);
+}
+
+static void test_groups_that_no_kernel_knows_are_refused(void **unused)
+{
+    (void)unused;
+    uint64_t state = 4;
+    struct form form = AFFINE(4, 16, F16);
+    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_AUTO, 1);
+    struct weight w = new_apart(&form, 16, 64, &state);
+    struct weight_slice slice = {.weight = w, .rows = 16, .cols = 64};
+    struct linear *linear;
+    struct error error;
+    assert_int_equal(device->table->linear_load(device, &slice, 1, 1, &linear, &error),
+                     ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "groups of 16"));
+    free((void *)(uintptr_t)w.data);
+    device->table->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_level_agrees_on_every_form_and_shape),
+        cmocka_unit_test(test_parts_of_different_forms_share_an_input),
+        cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_packed_bytes_are_those_of_the_file),
+        cmocka_unit_test(test_groups_that_no_kernel_knows_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+"""Makes tiny random checkpoints in MLX's formats and records mlx-lm's logits for them.
+
+    python tools/make_mlx_models.py [--output tests/models] [--only NAME ...]
+
+Needs mlx, mlx-lm, torch, transformers. Folders are those of make_tiny_models.py. transformers makes the model, mlx-lm's own
+functions (those of mlx_lm.convert) quantize and save it, and mlx-lm computes the logits on the CPU from the saved folder, all
+floats cast to float32. `float64_diff` is the largest difference from transformers in float64 on the weights that mlx.core
+dequantizes: two references that must agree.
+"""
+
+import argparse
+import json
+import pathlib
+import tempfile
+
+import mlx.core as mx
+import mlx.nn
+import mlx_lm.utils
+import numpy as np
+import torch
+import transformers
+from mlx.utils import tree_flatten
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+from make_tiny_models import build_config, logits_of, new_folder, random_model, random_tokens, SMALL, write_case
+
+TINY = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
+        "num_hidden_layers": 1}
+N_TOKENS = 24
+DTYPES = ["bfloat16", "float16", "float32"]
+
+
+def own_choice(path, _):
+    """Everything a predicate may answer: another width, another mode, not at all, the defaults."""
+    if path.endswith("v_proj"):
+        return {"group_size": 32, "bits": 6}
+    if path.endswith("down_proj"):
+        return {"group_size": 16, "bits": 4, "mode": "nvfp4"}
+    return not path.endswith(("o_proj", "embed_tokens"))
+
+
+# name: (configuration class, own keys, arguments of quantize_model, stored floats)
+MODELS = {
+    "mlx_mxfp4": (Qwen3Config, {"tie_word_embeddings": True}, {"mode": "mxfp4"}, "bfloat16"),
+    "mlx_mxfp8": (LlamaConfig, {"tie_word_embeddings": True}, {"mode": "mxfp8"}, "bfloat16"),
+    "mlx_nvfp4": (LlamaConfig, {"tie_word_embeddings": True}, {"mode": "nvfp4"}, "float16"),
+    "mlx_overrides": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}, {"quant_predicate": own_choice}, "bfloat16"),
+}
+for i, (bits, group) in enumerate((b, g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)):
+    MODELS[f"mlx_q{bits}_g{group}"] = (
+        (LlamaConfig, Qwen3Config)[i % 2],
+        {"tie_word_embeddings": bits != 4},
+        {"bits": bits, "group_size": group},
+        DTYPES[i // 3 % 3 if group == 64 else (i + bits) % 3],
+    )
+
+
+def quantize(folder, model, arguments, dtype):
+    """What mlx_lm.convert does, but for the tokenizer, which these models lack."""
+    with tempfile.TemporaryDirectory() as plain:
+        model.save_pretrained(plain)
+        mlx_model, config = mlx_lm.utils.load_model(pathlib.Path(plain))
+    mlx_model.set_dtype(getattr(mx, dtype))
+    arguments = {"group_size": None, "bits": None, **arguments}
+    mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, **arguments)
+    mlx_lm.utils.save_model(folder, mlx_model)
+    mlx_lm.utils.save_config({**config, "torch_dtype": dtype}, folder / "config.json")
+    (folder / "model.safetensors.index.json").unlink()
+
+
+def mlx_logits(folder, tokens):
+    model, _ = mlx_lm.utils.load_model(folder)
+    model.set_dtype(mx.float32)
+    return model, torch.from_numpy(np.array(model(mx.array([tokens]))[0], dtype=np.float32))
+
+
+def exact_logits(model, mlx_model, tokens):
+    """transformers in float64 on what mlx.core.dequantize makes of the weights."""
+    weights = {}
+    for path, module in mlx_model.named_modules():
+        if isinstance(module, (mlx.nn.QuantizedLinear, mlx.nn.QuantizedEmbedding)):
+            weights[f"{path}.weight"] = mx.dequantize(module.weight, module.scales, module.get("biases"), module.group_size,
+                                                      module.bits, module.mode, dtype=mx.float32)
+    for key, value in tree_flatten(mlx_model.parameters()):
+        if not key.endswith((".scales", ".biases")):
+            weights.setdefault(key, value)
+    exact = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", dtype=torch.float64).eval()
+    missing, extra = exact.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()}, strict=False)
+    if extra or set(missing) - {"lm_head.weight"}:
+        raise ValueError(f"the two references name their weights differently: {missing}, {extra}")
+    exact.tie_weights()
+    return logits_of(exact, tokens)
+
+
+def make(output, name):
+    config_class, keys, arguments, dtype = MODELS[name]
+    folder = new_folder(output, name)
+    model = random_model(name, build_config(config_class, SMALL, TINY, keys))
+    tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
+    quantize(folder, model, arguments, dtype)
+    mlx_model, logits = mlx_logits(folder, tokens)
+    exact = exact_logits(model, mlx_model, tokens)
+    if (logits - exact).abs().max() > 1e-4:
+        raise ValueError(f"{name}: the references differ by {(logits - exact).abs().max():.2g}")
+    write_case(folder, ".", tokens, logits, exact)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("tests/models"))
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="make these folders alone")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    mx.set_default_device(mx.cpu)
+    transformers.utils.logging.disable_progress_bar()
+    for name in arguments.only or MODELS:
+        make(arguments.output, name)
+        case = json.loads((arguments.output / name / "case.json").read_text())
+        size = sum(file.stat().st_size for file in (arguments.output / name).iterdir())
+        print(f"{name}: {size / 1024:.0f} KiB, references differ by {case['float64_diff']}")
+
+
+if __name__ == "__main__":
+    main()

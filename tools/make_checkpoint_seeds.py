@@ -94,6 +94,20 @@ def safetensors_seeds():
     yield "none", safetensors_file([])
 
 
+def mlx_seeds():
+    """A configuration, a NUL, a safetensors file."""
+    levels = [("m.scales", "F16", [2, 1], bytes(4)), ("m.biases", "F16", [2, 1], bytes(4))]
+    for bits, group in (2, 32), (3, 64), (4, 128), (5, 32), (6, 64), (8, 128):
+        config = {"quantization": {"group_size": group, "bits": bits}}
+        words = ("m.weight", "U32", [2, group * bits // 32], bytes(group * bits // 4))
+        yield f"affine_{bits}", json.dumps(config).encode() + b"\0" + safetensors_file([words, *levels])
+    for mode, group, bits in ("mxfp4", 32, 4), ("mxfp8", 32, 8), ("nvfp4", 16, 4):
+        config = {"quantization": {"group_size": 32, "bits": 3, "m": {"group_size": group, "bits": bits, "mode": mode}}}
+        stored = [("m.weight", "U32", [1, group * bits // 32], bytes(range(group * bits // 8))), ("m.scales", "U8", [1, 1], b"x")]
+        yield mode, json.dumps(config).encode() + b"\0" + safetensors_file(stored)
+    yield "floats", b"{}\0" + safetensors_file([("m.weight", "BF16", [2, 32], bytes(range(128)))])
+
+
 CONFIGS = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "rope_theta": 1e6,
               "rope_scaling": None, "tie_word_embeddings": True},
@@ -113,6 +127,7 @@ def main():
     seeds = {
         "checkpoint_gguf": dict(gguf_seeds()),
         "checkpoint_safetensors": dict(safetensors_seeds()),
+        "checkpoint_mlx": dict(mlx_seeds()),
         "checkpoint_config": {name: json.dumps(config).encode() for name, config in CONFIGS.items()},
         "base_json": {name: text.encode() for name, text in DOCUMENTS.items()},
     }

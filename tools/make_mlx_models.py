@@ -5,7 +5,8 @@
 Needs mlx, mlx-lm, torch, transformers. Folders are those of make_tiny_models.py. transformers makes the model, mlx-lm's own
 functions (those of mlx_lm.convert) quantize and save it, and mlx-lm computes the logits on the CPU from the saved folder, all
 floats cast to float32. `float64_diff` is the largest difference from transformers in float64 on the weights that mlx.core
-dequantizes: two references that must agree.
+dequantizes: two references that must agree. A case with "quantize" names a model of floats that is quantized while it is
+loaded.
 """
 
 import argparse
@@ -28,6 +29,9 @@ TINY = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, 
         "num_hidden_layers": 1}
 N_TOKENS = 24
 DTYPES = ["bfloat16", "float16", "float32"]
+
+# name: (model of make_tiny_models.py beside it, bits, group): nothing is stored, csgl quantizes when it loads
+AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32)}
 
 
 def own_choice(path, _):
@@ -66,6 +70,24 @@ def quantize(folder, model, arguments, dtype):
     mlx_lm.utils.save_model(folder, mlx_model)
     mlx_lm.utils.save_config({**config, "torch_dtype": dtype}, folder / "config.json")
     (folder / "model.safetensors.index.json").unlink()
+
+
+def make_at_load(output, name):
+    source, bits, group = AT_LOAD[name]
+    model = AutoModelForCausalLM.from_pretrained(output / source, dtype=torch.float32)
+    folder = new_folder(output, name)
+    tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
+    with tempfile.TemporaryDirectory() as quantized:
+        quantized = pathlib.Path(quantized)
+        mlx_model, config = mlx_lm.utils.load_model(output / source)
+        mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits)
+        mlx_lm.utils.save_model(quantized, mlx_model)
+        mlx_lm.utils.save_config(config, quantized / "config.json")
+        mlx_model, logits = mlx_logits(quantized, tokens)
+    write_case(folder, f"../{source}", tokens, logits, exact_logits(model, mlx_model, tokens))
+    case = json.loads((folder / "case.json").read_text())
+    case["quantize"] = {"bits": bits, "group_size": group}
+    (folder / "case.json").write_text(json.dumps(case) + "\n")
 
 
 def mlx_logits(folder, tokens):
@@ -113,8 +135,8 @@ def main():
     torch.set_num_threads(1)
     mx.set_default_device(mx.cpu)
     transformers.utils.logging.disable_progress_bar()
-    for name in arguments.only or MODELS:
-        make(arguments.output, name)
+    for name in arguments.only or [*MODELS, *AT_LOAD]:
+        (make_at_load if name in AT_LOAD else make)(arguments.output, name)
         case = json.loads((arguments.output / name / "case.json").read_text())
         size = sum(file.stat().st_size for file in (arguments.output / name).iterdir())
         print(f"{name}: {size / 1024:.0f} KiB, references differ by {case['float64_diff']}")

@@ -21,7 +21,8 @@ static int64_t ceil_div_64(int64_t a, int64_t b)
 struct weight_encoding_info weight_apart_shape(const struct weight *w)
 {
     const struct weight_levels *levels = &w->levels;
-    int block = levels->group < w->cols ? levels->group : 8; /* one group: any whole bytes */
+    /* One group of stored codes may be cut at any whole byte. */
+    int block = levels->group < w->cols || levels->is_made ? levels->group : 8;
     return (struct weight_encoding_info){.name = weight_info(w->encoding)->name,
                                          .bits = levels->bits,
                                          .group = levels->group,
@@ -127,9 +128,9 @@ static void split_nibbles(const uint8_t *restrict data, int64_t n, uint8_t *rest
         codes[n - 1] = data[n / 2] & 15;
 }
 
-/* n codes from column `col` (a multiple of 8) on, at `data` of their row. */
-static void read_codes(const struct weight *w, const uint8_t *data, int64_t col, int64_t n,
-                       uint8_t *codes)
+/* n stored codes from column `col` (a multiple of 8) on, at `data` of their row. */
+static void read_stream(const struct weight *w, const uint8_t *data, int64_t col, int64_t n,
+                        uint8_t *codes)
 {
     const uint8_t *from = data + (size_t)col * (size_t)w->levels.bits / 8;
     switch (w->levels.bits) {
@@ -153,8 +154,6 @@ static void read_codes(const struct weight *w, const uint8_t *data, int64_t col,
         memcpy(codes, from, (size_t)n);
         break;
     }
-    for (int64_t i = 0; i < n && w->encoding == WEIGHT_E2M1; i++)
-        codes[i] = weight_table_mxfp4[codes[i]];
 }
 
 /* --- levels ----------------------------------------------------------------------------------- */
@@ -251,7 +250,9 @@ void weight_apart_read(const struct weight *w, int64_t row, const struct weight_
     const uint8_t *scales = w->levels.scales + place;
     const uint8_t *biases = w->levels.biases ? w->levels.biases + place : NULL;
     if (out->codes)
-        read_codes(w, weight_row_data(w, row), 0, w->cols, out->codes);
+        read_stream(w, weight_row_data(w, row), 0, w->cols, out->codes);
+    for (int64_t i = 0; out->codes && w->encoding == WEIGHT_E2M1 && i < w->cols; i++)
+        out->codes[i] = weight_table_mxfp4[out->codes[i]];
     for (size_t g = 0; (out->scales || out->biases) && g < n_groups(w); g++) {
         float scale = read_scale(w, scales, g);
         if (out->scales)
@@ -273,19 +274,23 @@ static void store_affine(const uint8_t *restrict codes, int n, float scale, floa
     }
 }
 
-/* A run of codes under one scale. */
+/* A run of stored codes under one scale. */
 static void store_values(const struct weight *w, const uint8_t *restrict codes, int n, float scale,
                          float bias, float *restrict out)
 {
-    int offset = w->encoding == WEIGHT_E2M1 ? 16 : w->levels.offset;
+    static const float twice_e2m1[16] = {0,     1,  2,  3,  4,  6,  8,  12,
+                                         -0.0f, -1, -2, -3, -4, -6, -8, -12};
     if (w->encoding == WEIGHT_AFFINE && w->levels.biases)
         store_affine(codes, n, scale, bias, out);
     else if (w->encoding == WEIGHT_E4M3)
         for (int i = 0; i < n; i++)
             out[i] = scale * weight_e4m3(codes[i]);
+    else if (w->encoding == WEIGHT_E2M1)
+        for (int i = 0; i < n; i++)
+            out[i] = scale * twice_e2m1[codes[i]];
     else
         for (int i = 0; i < n; i++)
-            out[i] = scale * (float)(codes[i] - offset);
+            out[i] = scale * (float)(codes[i] - w->levels.offset);
 }
 
 static void dequantize_made(const struct weight *w, int64_t row, float *out)
@@ -316,7 +321,7 @@ void weight_apart_dequantize(const struct weight *w, int64_t row, float *out)
         float bias = bias_of(w, biases, g, scale);
         for (int64_t done = first; done < end; done += CHUNK) {
             int n = (int)(end - done < CHUNK ? end - done : CHUNK);
-            read_codes(w, data, done, n, codes);
+            read_stream(w, data, done, n, codes);
             store_values(w, codes, n, scale, bias, out + done);
         }
     }

@@ -1,5 +1,5 @@
 /* A recorded case: a tiny checkpoint, a sequence, and the reference's float32 logits for it
- * (made by tools/make_tiny_models.py with transformers). */
+ * (made by tools/make_tiny_models.py with transformers, make_mlx_models.py with mlx-lm). */
 #ifndef CSGL_TESTS_MODEL_CASE_H
 #define CSGL_TESTS_MODEL_CASE_H
 

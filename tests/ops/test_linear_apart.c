@@ -7,13 +7,15 @@ struct form {
     struct weight_levels levels;
 };
 
-#define AFFINE(bits, group, type)                                                                  \
+#define FORM(name, level, n_bits, columns, n_rows, taken, by)                                      \
     {                                                                                              \
-        WEIGHT_AFFINE,                                                                             \
+        WEIGHT_##name,                                                                             \
         {                                                                                          \
-            LEVEL_##type, bits, group, 1, NULL, NULL, 0, 1                                         \
+            .type = LEVEL_##level, .bits = n_bits, .group = columns, .group_rows = n_rows,         \
+            .offset = taken, .factor = by                                                          \
         }                                                                                          \
     }
+#define AFFINE(bits, group, type) FORM(AFFINE, type, bits, group, 1, 0, 1)
 static const struct form forms[] = {
     AFFINE(2, 32, BF16),
     AFFINE(2, 64, F16),
@@ -32,12 +34,12 @@ static const struct form forms[] = {
     AFFINE(8, 32, BF16),
     AFFINE(8, 64, F32),
     AFFINE(8, 128, F16),
-    {WEIGHT_AFFINE, {LEVEL_BF16, 4, 4096, 1, NULL, NULL, 8, 1}}, /* symmetric, one group a row */
-    {WEIGHT_E2M1, {LEVEL_E8M0, 4, 32, 1, NULL, NULL, 0, 1}},     /* MXFP4 */
-    {WEIGHT_E2M1, {LEVEL_E4M3, 4, 16, 1, NULL, NULL, 0, 0.37f}}, /* NVFP4 */
-    {WEIGHT_E4M3, {LEVEL_E8M0, 8, 32, 1, NULL, NULL, 0, 1}},     /* MXFP8 */
-    {WEIGHT_E4M3, {LEVEL_F32, 8, 128, 128, NULL, NULL, 0, 1}},   /* block FP8 */
-    {WEIGHT_E4M3, {LEVEL_BF16, 8, 128, 128, NULL, NULL, 0, 3}},
+    FORM(AFFINE, BF16, 4, 4096, 1, 8, 1), /* symmetric, one group a row */
+    FORM(E2M1, E8M0, 4, 32, 1, 0, 1),     /* MXFP4 */
+    FORM(E2M1, E4M3, 4, 16, 1, 0, 0.37f), /* NVFP4 */
+    FORM(E4M3, E8M0, 8, 32, 1, 0, 1),     /* MXFP8 */
+    FORM(E4M3, F32, 8, 128, 128, 0, 1),   /* block FP8 */
+    FORM(E4M3, BF16, 8, 128, 128, 0, 3),
 };
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 

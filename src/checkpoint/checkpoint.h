@@ -53,10 +53,16 @@ enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int
 /* The same for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
 enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
 
+/* Unpacks a weight that checkpoint_weight has marked as packed, whose bytes are not yet what its
+ * decoder reads (GPTQ's and AWQ's lie column by column); memory for it is held until
+ * checkpoint_release. Does nothing to others. */
+enum status checkpoint_unpack(const struct checkpoint *checkpoint, const char *name,
+                              struct weight *weight, struct error *error);
+
 /* Sum of the stored bytes of all weights. */
 uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);
 
-/* Pages of this weight's bytes will not be read again. */
+/* This weight's bytes will not be read again. */
 void checkpoint_release(const struct checkpoint *checkpoint, const struct weight *weight);
 
 /* The vocabulary inside a GGUF. Strings are borrowed. NULL fields are absent. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_NAME = 256 };
 
@@ -23,6 +24,7 @@ static void report(struct loader *l)
         l->progress(l->progress_context, (double)l->bytes / (double)l->total_bytes);
 }
 
+/* Otherwise than for counting, the weight can be read and is to be released. */
 static enum status find(const struct loader *l, const char *name, const char *suffix, int64_t rows,
                         int64_t cols, struct weight *out, struct error *error)
 {
@@ -36,7 +38,7 @@ static enum status find(const struct loader *l, const char *name, const char *su
                          "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
                          checkpoint_path(l->checkpoint), full, (long long)out->rows,
                          (long long)out->cols, (long long)rows, (long long)cols);
-    return OK;
+    return l->is_counting ? OK : checkpoint_unpack(l->checkpoint, full, out, error);
 }
 
 /* Fills the slice of this rank. Its bias, if any, is read into a new array that the caller frees.
@@ -62,6 +64,12 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
                          "whole blocks of %d; use fewer ranks",
                          checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks, (int)cols,
                          (int)col, block);
+    if (out->weight.order && l->comm->n_ranks > 1 && shard == SHARD_ROWS)
+        return error_set(
+            error, ERROR_UNSUPPORTED,
+            "%s: weight %s has its inputs in an order of its own (desc_act) and cannot "
+            "be split over %d ranks; use 1",
+            checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks);
     out->row = row;
     out->rows = rows;
     out->col = col;
@@ -93,6 +101,53 @@ static bool keep(void *array_pointer, int32_t *n, void *item)
     return true;
 }
 
+/* Makes one linear of slices that take their inputs in one order. */
+static enum status load_slices(struct loader *l, const struct weight_slice *slices, int n_slices,
+                               struct linear **out, struct error *error)
+{
+    enum status status =
+        l->device->table->linear_load(l->device, slices, n_slices, l->max_rows, out, error);
+    if (status != OK)
+        return status;
+    if (!keep(&l->model->linears, &l->model->n_linears, *out)) {
+        l->device->table->linear_free(l->device, *out);
+        return error_memory(error, sizeof(void *));
+    }
+    return OK;
+}
+
+static bool has_same_order(const struct weight *a, const struct weight *b)
+{
+    if (!a->order || !b->order || a->cols != b->cols)
+        return a->order == b->order;
+    return memcmp(a->order, b->order, (size_t)a->cols * sizeof *a->order) == 0;
+}
+
+/* Parts that take their inputs in different orders become linears of their own. */
+static enum status load_parts(struct loader *l, const struct weight_slice *slices, int n_parts,
+                              struct linear_layer *out, struct error *error)
+{
+    int32_t first_out = 0;
+    for (int first = 0, end; first < n_parts; first = end) {
+        int32_t rows = 0;
+        for (end = first; end < n_parts; end++) {
+            if (!has_same_order(&slices[first].weight, &slices[end].weight))
+                break;
+            rows += (int32_t)slices[end].rows;
+        }
+        struct linear *linear;
+        enum status status = load_slices(l, slices + first, end - first, &linear, error);
+        if (status != OK)
+            return status;
+        if (first == 0)
+            out->weights = linear;
+        else
+            out->others[out->n_others++] = (struct linear_rest){linear, first_out, rows};
+        first_out += rows;
+    }
+    return OK;
+}
+
 enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
                           enum shard shard, struct linear_layer *out, struct error *error)
 {
@@ -104,26 +159,17 @@ enum status loader_linear(struct loader *l, const struct linear_part *parts, int
         status = slice_part(l, &parts[i], shard, &slices[i], &biases[i], error);
         out->n_out += (int32_t)slices[i].rows;
     }
-    if (status != OK)
-        goto out;
-    l->bytes += l->device->table->linear_bytes(l->device, slices, n_parts);
-    if (l->is_counting)
-        goto out;
-    status = l->device->table->linear_load(l->device, slices, n_parts, l->max_rows, &out->weights,
-                                           error);
-    if (status != OK)
-        goto out;
-    if (!keep(&l->model->linears, &l->model->n_linears, out->weights)) {
-        l->device->table->linear_free(l->device, out->weights);
-        status = error_memory(error, sizeof(void *));
-        goto out;
-    }
-    for (int i = 0; i < n_parts; i++)
-        checkpoint_release(l->checkpoint, &slices[i].weight);
-    report(l);
-out:
-    for (int i = 0; i < n_parts; i++)
+    if (status == OK)
+        l->bytes += l->device->table->linear_bytes(l->device, slices, n_parts);
+    if (status == OK && !l->is_counting)
+        status = load_parts(l, slices, n_parts, out, error);
+    for (int i = 0; i < n_parts; i++) {
+        if (!l->is_counting && slices[i].weight.data)
+            checkpoint_release(l->checkpoint, &slices[i].weight);
         free(biases[i]);
+    }
+    if (status == OK)
+        report(l);
     return status;
 }
 
@@ -182,6 +228,12 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
 {
     struct weight w;
     enum status status = find(l, name, "", n_rows, n_cols, &w, error);
+    if (status == OK && (w.is_packed || w.unpacked)) { /* rows are read from the file */
+        checkpoint_release(l->checkpoint, &w);
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%s: %s is quantized by columns, which embeddings cannot be",
+                         checkpoint_path(l->checkpoint), name);
+    }
     if (status != OK || l->is_counting)
         return status;
     status = l->device->table->embedding_load(l->device, &w, out, error);

@@ -221,13 +221,15 @@ static void copy_bias(const struct weight_slice *slice, struct linear_part *part
 
 /* Bytes of the activations in all forms that the linear needs, each part aligned. */
 struct input_sizes {
-    size_t codes, levels, sums, rounded, total;
+    size_t ordered, codes, levels, sums, rounded, total;
 };
 
 static struct input_sizes input_sizes(const struct linear *linear, int32_t n_rows)
 {
     size_t rows = size_round_up((size_t)n_rows, TILE_ROWS_MAX), cols = (size_t)linear->padded_cols;
     struct input_sizes sizes = {0};
+    if (linear->order)
+        sizes.ordered = rows * cols * sizeof(float);
     if (linear->needs[MODE_INT8]) {
         sizes.codes = rows * cols;
         sizes.levels = rows * (cols / UNIT) * 2 * sizeof(float);
@@ -235,7 +237,7 @@ static struct input_sizes input_sizes(const struct linear *linear, int32_t n_row
     }
     if (linear->needs[MODE_BF16])
         sizes.rounded = rows * cols * sizeof(float);
-    sizes.total = sizes.codes + sizes.levels + sizes.sums + sizes.rounded;
+    sizes.total = sizes.ordered + sizes.codes + sizes.levels + sizes.sums + sizes.rounded;
     return sizes;
 }
 
@@ -247,6 +249,30 @@ static enum status reserve_workspace(struct cpu_device *cpu, const struct linear
     if (!size_add(sizes.total, scratch, &total))
         return error_memory(error, SIZE_MAX);
     return cpu_workspace_reserve(cpu, total > ALIGN ? total : ALIGN, error);
+}
+
+/* The order in which the parts take their inputs, which must be one. */
+static enum status copy_order(struct linear *linear, const struct weight_slice *slices,
+                              int n_slices, struct error *error)
+{
+    const struct weight *first = &slices[0].weight;
+    size_t bytes = (size_t)first->cols * sizeof *first->order;
+    for (int i = 0; i < n_slices; i++) {
+        const struct weight *w = &slices[i].weight;
+        bool is_same = !first->order == !w->order &&
+                       (!w->order || (w->cols == first->cols && slices[i].cols == w->cols &&
+                                      memcmp(w->order, first->order, bytes) == 0));
+        if (!is_same)
+            return error_set(error, ERROR_INVALID,
+                             "parts of one linear take their inputs in different orders");
+    }
+    if (!first->order)
+        return OK;
+    linear->order = malloc(bytes);
+    if (!linear->order)
+        return error_memory(error, bytes);
+    memcpy(linear->order, first->order, bytes);
+    return OK;
 }
 
 enum status cpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
@@ -270,11 +296,16 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
         return error_memory(error, sizeof *linear);
     describe(cpu, slices, n_slices, linear);
     linear->max_rows = max_rows;
+    enum status status = copy_order(linear, slices, n_slices, error);
+    if (status != OK) {
+        cpu_linear_free(device, linear);
+        return status;
+    }
     size_t bytes = 0;
     bool fits = memory_bytes(linear, slices, &bytes);
     linear->memory = fits ? linear_memory_alloc(cpu, bytes, &linear->slab) : NULL;
-    enum status status = linear->memory ? reserve_workspace(cpu, linear, error)
-                                        : error_memory(error, fits ? bytes : SIZE_MAX);
+    status = linear->memory ? reserve_workspace(cpu, linear, error)
+                            : error_memory(error, fits ? bytes : SIZE_MAX);
     if (status != OK) {
         cpu_linear_free(device, linear);
         return status;
@@ -302,6 +333,7 @@ void cpu_linear_free(struct device *device, struct linear *linear)
     if (!linear)
         return;
     linear_memory_free(cpu_device_of(device), linear->slab);
+    free(linear->order);
     free(linear);
 }
 
@@ -313,12 +345,36 @@ struct linear_run {
     struct linear_input in;
     float *out;
     size_t stride;
+    float *ordered;   /* [n_rows][cols], if the linear has an order */
     uint8_t *scratch; /* [workers][scratch_bytes] */
     /* Tasks: n_block_ranges a pass, passes of rows_per_pass rows (whole tiles). */
     int n_block_ranges;
     int32_t rows_per_pass;
     int64_t tiles_per_task; /* of prepare_task */
 };
+
+/* Brings the inputs of one row into the weights' order. */
+static void order_task(void *context, int task, int worker)
+{
+    (void)worker;
+    const struct linear_run *run = context;
+    const struct linear *linear = run->linear;
+    const float *from = run->in.x + (size_t)task * run->in.x_stride;
+    float *to = run->ordered + (size_t)task * (size_t)linear->cols;
+    for (int32_t c = 0; c < linear->cols; c++)
+        to[c] = from[linear->order[c]];
+}
+
+/* From here on the inputs are the ordered ones. */
+static void order_inputs(struct cpu_device *cpu, struct linear_run *run)
+{
+    if (run->in.n_rows == 1) /* not worth a barrier */
+        order_task(run, 0, 0);
+    else
+        thread_pool_run(cpu->pool, order_task, run, run->in.n_rows);
+    run->in.x = run->ordered;
+    run->in.x_stride = (size_t)run->linear->cols;
+}
 
 static void prepare_task(void *context, int task, int worker)
 {
@@ -377,6 +433,8 @@ static void place_workspace(struct linear_run *run, void *workspace)
 {
     struct input_sizes sizes = input_sizes(run->linear, run->in.n_rows);
     uint8_t *at = workspace;
+    run->ordered = (float *)(void *)at;
+    at += sizes.ordered;
     run->in.rounded = at;
     at += sizes.rounded;
     run->in.codes = (int8_t *)at;
@@ -410,6 +468,8 @@ void cpu_linear(struct device *device, const struct linear_args *args)
     };
     place_workspace(&run, cpu->workspace.host);
     plan_tasks(&run, thread_pool_size(cpu->pool));
+    if (linear->order)
+        order_inputs(cpu, &run);
     if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16]) {
         int64_t n_tiles = ceil_div(run.in.n_rows, run.in.tile_rows);
         bool is_small = (int64_t)run.in.n_rows * run.in.cols < 1 << 14; /* not worth a barrier */

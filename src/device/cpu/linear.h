@@ -208,6 +208,7 @@ struct linear {
     int n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
     int32_t cols, padded_cols;
+    int32_t *order; /* [cols]: column c takes input order[c]; NULL: c */
     int32_t max_rows;
     int64_t rows;     /* of all parts */
     int64_t n_blocks; /* of all parts */

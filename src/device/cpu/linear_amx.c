@@ -5,13 +5,10 @@
  * int8: every group of 32 (or 16) columns has scales of its own, so a tile product covers 16 rows,
  * 16 outputs and one group, and its i32 sums go through memory into f32 sums in registers. Vector
  * instructions, not tiles, bound this kernel. */
-#include "device/cpu/amx.h"
-#include "device/cpu/linear_avx512.h"
+#include "device/cpu/linear_amx.h"
 
 enum {
     MIN_ROWS = 10, /* a tile with fewer rows goes to VNNI */
-    TILE_BYTES = 1024,
-    TILE_VALUES = TILE_ROWS_MAX * BLOCK_ROWS,
     UNIT_CODES = UNIT * BLOCK_ROWS,
     UNIT_LEVELS = 2 * BLOCK_ROWS,
     /* Units whose products are kept in memory before they are added up. */
@@ -21,28 +18,6 @@ enum {
     GROUP_BLOCKS = 2,
     GROUP_BYTES = 32 << 10
 };
-
-/* The tile registers: sums, activations, weights. */
-#define SUM_0 0
-#define SUM_1 1
-#define SUM_2 2
-#define SUM_3 3
-#define LEFT_0 4
-#define LEFT_1 5
-#define RIGHT_0 6
-#define RIGHT_1 7
-
-/* Products of `rows` x `bytes` (at most 64) of activations. */
-static void tiles_begin(int rows, int bytes)
-{
-    struct tile_config config = {.palette = 1};
-    for (int i = 0; i < AMX_TILES; i++) {
-        bool is_left = i == 4 || i == 5, is_right = i > 5;
-        config.row_bytes[i] = (uint16_t)(is_left ? bytes : 64);
-        config.rows[i] = (uint8_t)(is_right ? bytes / 4 : rows);
-    }
-    tiles_configure(&config);
-}
 
 /* One block of weights: signed codes [unit][8 words][16 rows][4 columns], and f32
  * [unit][scale, bias or second scale][16 rows]. */
@@ -299,7 +274,9 @@ static int32_t tile_rows(int32_t n_rows)
 
 static size_t scratch_bytes(const struct linear_part *part)
 {
-    return part->mode == MODE_INT8 ? panel_bytes(part) * (size_t)group_blocks(part) : 0;
+    if (part->mode == MODE_INT8)
+        return panel_bytes(part) * (size_t)group_blocks(part);
+    return part->packing == PACKING_F8 ? linear_amx_fp8_scratch(part) : 0;
 }
 
 static void multiply(const struct linear_part *part, const struct linear_input *in,
@@ -307,8 +284,7 @@ static void multiply(const struct linear_part *part, const struct linear_input *
                      const struct linear_output *output, void *scratch)
 {
     if (part->mode == MODE_BF16 && part->packing == PACKING_F8)
-        for (int64_t block = blocks.first; block < blocks.end; block++)
-            linear_avx512_fp8(part, in, block, rows, output);
+        linear_amx_fp8(part, in, blocks, rows, output, scratch);
     else if (part->mode == MODE_BF16)
         multiply_bf16(part, in, blocks, rows, output);
     else if (part->mode == MODE_INT8)

@@ -1,39 +1,7 @@
 /* E4M3 weights times bf16 activations, AVX-512: pairs of values become bf16, exactly, and the
  * products of a unit or a span under one scale are summed before they meet it. Column pair k adds
  * to partial sum k mod 2, so that a row's sums do not depend on the rows beside it. */
-#include "device/cpu/linear_avx512.h"
-
-/* 32 E4M3 values in the upper bytes of 16 bits as bf16: a longer exponent field with another bias.
- * Values below the normal numbers of E4M3 are looked up: they are m * 2^-9. */
-ALWAYS_INLINE __m512i e4m3_to_bf16(__m512i upper)
-{
-    const __m512i below =
-        _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                         0x3C60, 0x3C40, 0x3C20, 0x3C00, 0x3BC0, 0x3B80, 0x3B00, 0);
-    __m512i sign = _mm512_and_si512(upper, _mm512_set1_epi16((short)0x8000));
-    __m512i rest = _mm512_and_si512(upper, _mm512_set1_epi16(0x7F00));
-    __m512i moved = _mm512_srli_epi16(rest, 4);
-    __m512i normal = _mm512_add_epi16(moved, _mm512_set1_epi16(120 << 7));
-    __mmask32 is_small = _mm512_cmplt_epi16_mask(rest, _mm512_set1_epi16(0x0800));
-    __mmask32 is_nan = _mm512_cmpeq_epi16_mask(rest, _mm512_set1_epi16(0x7F00));
-    normal = _mm512_mask_permutexvar_epi16(normal, is_small, _mm512_srli_epi16(rest, 8), below);
-    normal = _mm512_mask_mov_epi16(normal, is_nan, _mm512_set1_epi16(0x7FC0));
-    return _mm512_or_si512(normal, sign);
-}
-
-/* Word i of 4 columns as two pairs: columns 0, 1 and columns 2, 3 of each row. */
-ALWAYS_INLINE void load_pairs(const uint8_t *p, __m512bh pairs[2])
-{
-    __m512i words = _mm512_loadu_si512(p);
-    const __m512i low = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13));
-    const __m512i high = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15));
-    __m512i a = e4m3_to_bf16(_mm512_shuffle_epi8(words, low));
-    __m512i b = e4m3_to_bf16(_mm512_shuffle_epi8(words, high));
-    memcpy(&pairs[0], &a, sizeof a);
-    memcpy(&pairs[1], &b, sizeof b);
-}
+#include "device/cpu/linear_fp8.h"
 
 ALWAYS_INLINE __m512bh broadcast_pair(const uint16_t *x)
 {
@@ -61,8 +29,10 @@ ALWAYS_INLINE void multiply_rows(int n, const struct linear_part *part, int64_t 
                 sums[i][0] = sums[i][1] = _mm512_setzero_ps();
             prefetch_weights(w, unit_bytes_of(PACKING_F8) + 64);
             for (int word = 0; word < UNIT_WORDS; word++) {
+                __m512i loaded[2];
                 __m512bh pairs[2];
-                load_pairs(w + 64 * word, pairs);
+                load_pairs(w + 64 * word, loaded);
+                memcpy(pairs, loaded, sizeof pairs);
                 for (int i = 0; i < n; i++)
                     for (int p = 0; p < 2; p++)
                         sums[i][p] = _mm512_dpbf16_ps(

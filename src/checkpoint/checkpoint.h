@@ -16,9 +16,9 @@ struct checkpoint;
 /* `path` is a folder (config.json, *.safetensors or model.safetensors.index.json) or a .gguf file,
  * of a split one any of its files (NAME-00001-of-0000N.gguf; the others must lie beside it).
  * Files are mapped, headers are checked whole before anything is handed out. Refused with a
- * sentence that names the file: damaged or incomplete files, checkpoints that are quantized
- * otherwise than by MLX (by method), folders without safetensors, big-endian GGUFs, split ones with
- * a file missing. The files must not shrink while open. */
+ * sentence that names the file: damaged or incomplete files, checkpoints that are quantized by
+ * other methods than MLX's and those of quantized.h (by name), folders without safetensors,
+ * big-endian GGUFs, split ones with a file missing. The files must not shrink while open. */
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
 

@@ -89,6 +89,10 @@ static enum status check_scales(struct integers *n, const char *path, struct err
         n->group = (int32_t)n->cols;
     if (!fits || ceil_div(n->cols, n->group) != n->n_groups)
         return wrong_part(n, path, scales, error);
+    if (n->group % 8 && n->n_groups > 1)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%.200s has groups of %d columns; multiples of 32 are supported", path,
+                         (int)n->group);
     return OK;
 }
 

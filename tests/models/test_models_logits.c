@@ -208,6 +208,8 @@ static bool can_split(const struct model_case *c)
     /* Superblocks of 256 columns do not split a row of 256 or 512 values evenly in every layer. */
     if (strstr(c->name, "_k") && strstr(c->name, "gguf"))
         return false;
+    if (strstr(c->name, "act_order")) /* inputs are not split in an order of the weight's own */
+        return false;
     /* Nor do groups of 64 split a row of 64, when they are made at load. */
     if (strcmp(c->name, "mlx_at_load_q4") == 0)
         return false;
@@ -273,7 +275,9 @@ static double root_mean_square(const float *a, const float *b, size_t n)
 static void check_int8(const struct model_case *c)
 {
     static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
-                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides"};
+                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides",
+                                            "gptq_",  "awq_",      "ct_",        "modelopt_",
+                                            "fp8_"};
     bool is_quantized = false;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
         is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;

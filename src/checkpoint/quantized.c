@@ -164,9 +164,8 @@ static enum status read_width(const char *path, const struct tensor *shape, stru
     if (!has_dtype(shape, "I64") || shape->bytes != sizeof dims)
         return error_set(error, ERROR_INVALID, "%.200s has no weight_shape of two I64", path);
     memcpy(dims, shape->data, sizeof dims);
-    for (int bits = 2; bits <= 8; bits += bits < 4 ? 2 : 4)
-        if (dims[0] == out->rows && dims[1] > 0 && codes->cols <= INT64_MAX / 32 &&
-            codes->cols * 32 == dims[1] * bits) {
+    for (int bits = 2; bits <= 8; bits *= 2)
+        if (dims[0] == out->rows && dims[1] == codes->cols * (32 / bits)) {
             out->cols = dims[1];
             out->bits = bits;
             return OK;
@@ -196,6 +195,19 @@ static enum status read_integers(const struct quantization *q, const char *path,
     return integers_describe(integers, path, out, error);
 }
 
+/* Shapes with a zero in them may hold any other number. */
+static enum status check_parts(const char *path, const struct quantized_parts *parts,
+                               struct error *error)
+{
+    const struct tensor *all[N_QUANTIZED_PARTS];
+    memcpy(all, parts, sizeof all);
+    for (int i = 0; i < N_QUANTIZED_PARTS; i++)
+        if (all[i] && all[i]->bytes == 0)
+            return error_set(error, ERROR_INVALID, "%.200s: tensor %.200s is empty", path,
+                             all[i]->name);
+    return OK;
+}
+
 /* What kind of codes the module has: integers unless it is one of the two others. */
 static bool is_fp8(const struct quantized_parts *parts)
 {
@@ -212,6 +224,9 @@ enum status quantized_weight(const struct quantization *q, const char *path,
                              struct error *error)
 {
     struct integers integers;
+    enum status status = check_parts(path, parts, error);
+    if (status != OK)
+        return status;
     if (is_fp8(parts))
         return read_fp8(q, path, parts, out, error);
     if (is_nvfp4(parts))

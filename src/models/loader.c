@@ -211,6 +211,7 @@ enum status loader_vector(struct loader *l, const char *name, int32_t n, struct 
     if (!values)
         return error_memory(error, (size_t)n * sizeof *values);
     weight_row_dequantize(&w, 0, values);
+    checkpoint_release(l->checkpoint, &w);
     status = loader_constant(l, values, n, out, error);
     free(values);
     return status;

@@ -191,6 +191,7 @@ static void damaged_integers_are_refused(void **state)
         {2, {"scales", "F32", 2, 7, FLOATS(1)}, "scales"},
         {2, {"scales", "I32", 2, 8, WORDS(1)}, "F32, F16 or BF16"},
         {2, {"other", "I32", 2, 8, WORDS(1)}, "no scales"},
+        {2, {"scales", "F32", 2, 0, FLOATS(1)}, "empty"},
         {3, {"g_idx", "I32", 1, 63, WORDS(0, 1)}, "g_idx"},
         {3, {"g_idx", "I32", 1, 64, WORDS(0, 2)}, "group 2 of 2"},
         {3, {"g_idx", "I32", 1, 64, WORDS(0, 0xFFFFFFFF)}, "group -1 of 2"},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/vocab.h"
 #include "base/weight.h"
 
 #include <stdbool.h>
@@ -65,22 +66,8 @@ uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);
 /* This weight's bytes will not be read again. */
 void checkpoint_release(const struct checkpoint *checkpoint, const struct weight *weight);
 
-/* The vocabulary inside a GGUF. Strings are borrowed. NULL fields are absent. */
-struct checkpoint_vocab {
-    const char *model; /* "gpt2" */
-    const char *pre;   /* "smollm", "qwen2", "llama-bpe", ... */
-    int32_t n_tokens;
-    const char *const *tokens;  /* [n_tokens], NUL-terminated as in the file */
-    const int32_t *token_types; /* [n_tokens]: 1 normal, 3 control, 4 user-defined, ... or NULL */
-    int32_t n_merges;
-    const char *const *merges; /* "left right" */
-    int32_t bos_id, eos_id;    /* -1 when absent */
-    bool add_bos;              /* the file's word; without one, what `pre` implies */
-    const char *chat_template; /* or NULL */
-};
-
-/* ERROR_NOT_FOUND for a checkpoint without one (a folder). */
-enum status checkpoint_vocab(const struct checkpoint *checkpoint, struct checkpoint_vocab *out,
+/* The vocabulary inside a GGUF; ERROR_NOT_FOUND for a checkpoint without one (a folder). */
+enum status checkpoint_vocab(const struct checkpoint *checkpoint, struct vocab *out,
                              struct error *error);
 
 #endif

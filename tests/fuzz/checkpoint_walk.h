@@ -81,16 +81,16 @@ static inline bool walk_open(struct checkpoint *c, const uint8_t *data, size_t b
 /* Every string of the vocabulary ends in a NUL that is ours. */
 static inline void walk_vocab(const struct checkpoint *c)
 {
-    struct checkpoint_vocab v;
+    struct vocab v;
     size_t total = 0;
     if (checkpoint_vocab(c, &v, NULL) != OK)
         return;
-    for (int32_t i = 0; i < v.n_tokens; i++)
+    for (size_t i = 0; i < v.n_tokens; i++)
         total += strlen(v.tokens[i]) + (v.token_types ? (size_t)(v.token_types[i] & 1) : 0);
-    for (int32_t i = 0; i < v.n_merges; i++)
+    for (size_t i = 0; i < v.n_merges; i++)
         total += strlen(v.merges[i]);
     total += strlen(v.chat_template ? v.chat_template : "") + strlen(v.pre ? v.pre : "");
-    require(total < SIZE_MAX && v.eos_id < v.n_tokens && v.bos_id < v.n_tokens);
+    require(total < SIZE_MAX && v.eos_id < (int64_t)v.n_tokens && v.bos_id < (int64_t)v.n_tokens);
 }
 
 #endif

@@ -75,7 +75,7 @@ static void a_folder_with_one_file_hands_out_its_weights(void **state)
         struct error error;
         assert_int_equal(checkpoint_weight(c, "absent", &w, &error), ERROR_NOT_FOUND);
         assert_non_null(strstr(error.message, "absent"));
-        struct checkpoint_vocab vocab;
+        struct vocab vocab;
         assert_int_equal(checkpoint_vocab(c, &vocab, &error), ERROR_NOT_FOUND);
         assert_int_equal(checkpoint_weight(c, "model.layers.0.w", &w, &error), OK);
         checkpoint_release(c, &w);

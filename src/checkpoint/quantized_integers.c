@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TILE_ROWS = 64, AWQ_ROWS = 8 };
+enum { TILE_ROWS = 256, AWQ_ROWS = 8 };
 
 /* The place in AWQ's word of row % 8. */
 static const uint8_t awq_places[AWQ_ROWS] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -229,10 +229,11 @@ static void add_codes(const struct integers *n, int64_t col, int64_t row, int n_
         break;
     case INTEGERS_AWQ:
         at = (size_t)(col * (n->rows / AWQ_ROWS) + row / AWQ_ROWS);
-        for (int i = 0; i < n_rows; i++)
-            words[i] |=
-                (load_u32(data, at + (size_t)(i / AWQ_ROWS)) >> 4 * awq_places[i % AWQ_ROWS] & mask)
-                << shift;
+        for (int i = 0; i < n_rows; i += AWQ_ROWS, at++) {
+            uint32_t word = load_u32(data, at);
+            for (int k = 0; k < AWQ_ROWS; k++)
+                words[i + k] |= (word >> 4 * awq_places[k] & 15) << shift;
+        }
         break;
     case INTEGERS_ROWS:
         for (int i = 0; i < n_rows; i++)

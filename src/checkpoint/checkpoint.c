@@ -327,8 +327,7 @@ void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
         release_bytes(c, weight->levels.biases, weight_levels_bytes(weight));
 }
 
-enum status checkpoint_vocab(const struct checkpoint *c, struct vocab *out,
-                             struct error *error)
+enum status checkpoint_vocab(const struct checkpoint *c, struct vocab *out, struct error *error)
 {
     if (!c->vocab.tokens)
         return error_set(error, ERROR_NOT_FOUND, "%s has no vocabulary inside", c->path);

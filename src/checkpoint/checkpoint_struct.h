@@ -24,7 +24,7 @@ struct checkpoint {
     struct mlx_quantization mlx;
     struct quantization quantization; /* by another method */
     struct mlx_format made;           /* bits > 0: checkpoint_quantize was asked for this */
-    struct vocab vocab;    /* tokens == NULL: none */
+    struct vocab vocab;               /* tokens == NULL: none */
 };
 
 /* An empty checkpoint of this path (copied); NULL when memory is exhausted. */

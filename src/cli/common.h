@@ -186,8 +186,8 @@ int command_line_parse(struct command_line *line, int argc, char **argv);
  * 1, otherwise 0; `seconds` is the time it took. */
 int open_model(struct csgl_engine **engine, const struct model_options *options, double *seconds);
 
-/* A progress bar on stderr when that is a terminal, else NULL. Its context: what is done, a word, or
- * NULL for "loading". */
+/* A progress bar on stderr when that is a terminal, else NULL. Its context: what is done, a word,
+ * or NULL for "loading". */
 typedef void (*progress_function)(void *context, double done);
 progress_function progress_if_terminal(void);
 

@@ -136,6 +136,20 @@ static const struct tensor *find(const struct checkpoint *c, const char *name)
     return find_bytes(c, name, strlen(name));
 }
 
+/* The tensor beside "X.weight" that is named "X" and `suffix`, or NULL; `stem` is the length of
+ * "X". */
+static enum status find_sibling(const struct checkpoint *c, const char *name, size_t stem,
+                                const char *suffix, const struct tensor **out, struct error *error)
+{
+    struct str sibling = {0};
+    str_append(&sibling, name, stem);
+    str_append_z(&sibling, suffix);
+    enum status status = sibling.failed ? error_memory(error, stem) : OK;
+    *out = status == OK ? find_bytes(c, str_z(&sibling), sibling.len) : NULL;
+    str_done(&sibling);
+    return status;
+}
+
 /* The tensors beside "X.weight" that make it an MLX weight; `scales` is NULL if it is none. */
 static enum status find_levels(const struct checkpoint *c, const char *name,
                                const struct tensor **scales, const struct tensor **biases,
@@ -143,19 +157,20 @@ static enum status find_levels(const struct checkpoint *c, const char *name,
 {
     static const char suffix[] = ".weight";
     size_t len = strlen(name), stem = len - (sizeof suffix - 1);
+    const struct tensor *global = NULL;
     *scales = *biases = NULL;
     if (c->is_gguf || len < sizeof suffix || strcmp(name + stem, suffix) != 0)
         return OK;
-    struct str sibling = {0};
-    str_append(&sibling, name, stem);
-    str_append_z(&sibling, ".scales");
-    *scales = find_bytes(c, str_z(&sibling), sibling.len);
-    str_clear(&sibling);
-    str_append(&sibling, name, stem);
-    str_append_z(&sibling, ".biases");
-    *biases = find_bytes(c, str_z(&sibling), sibling.len);
-    enum status status = sibling.failed ? error_memory(error, len) : OK;
-    str_done(&sibling);
+    enum status status = find_sibling(c, name, stem, ".scales", scales, error);
+    if (status == OK && *scales)
+        status = find_sibling(c, name, stem, ".biases", biases, error);
+    if (status == OK && *scales)
+        status = find_sibling(c, name, stem, ".global_scale", &global, error);
+    if (status == OK && global)
+        status = error_set(error, ERROR_UNSUPPORTED,
+                           "%s: %.200s is a scale beside scales, which this version does not "
+                           "support; convert the model without it",
+                           c->path, global->name);
     return status;
 }
 

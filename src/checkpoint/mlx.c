@@ -1,4 +1,4 @@
-/* Facts: mlx_lm.utils.load_model and mlx.core.quantize of mlx-lm 0.31 and mlx 0.32. */
+/* Facts: mlx_lm.utils.load_model and mlx.core.quantize of mlx-lm 0.32.2 and mlx 0.32.4. */
 #include "checkpoint/mlx.h"
 
 #include <string.h>

@@ -39,8 +39,8 @@ ALWAYS_INLINE struct f32x16 scale_bytes(const uint8_t *p, bool is_signed, struct
     return out;
 }
 
+/* A walk along one block of weights. The packing is a constant parameter of what reads it. */
 struct walk {
-    enum linear_packing packing;
     const uint8_t *at;
     struct f32x16 super_scale, super_bias;
     /* Grouped packings: the levels of the two units, and spans until they change. */
@@ -49,12 +49,10 @@ struct walk {
     struct f32x16 scale[2], bias[2];
 };
 
-ALWAYS_INLINE struct walk walk_begin(enum linear_packing packing, const struct linear_part *part,
-                                     int64_t block)
+ALWAYS_INLINE struct walk walk_begin(const struct linear_part *part, int64_t block)
 {
     __m256 factor = _mm256_set1_ps(part->factor);
-    return (struct walk){.packing = packing,
-                         .at = part->data + (size_t)block * part->block_bytes,
+    return (struct walk){.at = part->data + (size_t)block * part->block_bytes,
                          .super_scale = {{factor, factor}},
                          .level_type = part->level_type,
                          .group_spans = part->group_spans};
@@ -92,7 +90,7 @@ ALWAYS_INLINE struct f32x16 load_level(struct walk *walk)
 }
 
 /* The levels of a span that begins a group. */
-ALWAYS_INLINE void enter_group(struct walk *walk)
+ALWAYS_INLINE void enter_group(enum linear_packing packing, struct walk *walk)
 {
     if (walk->spans_left-- > 0)
         return;
@@ -100,7 +98,7 @@ ALWAYS_INLINE void enter_group(struct walk *walk)
     walk->spans_left = walk->group_spans ? walk->group_spans - 1 : 0;
     for (int u = 0; u < n; u++) {
         walk->scale[u] = load_level(walk);
-        walk->bias[u] = has_unit_bias(walk->packing) ? load_level(walk) : (struct f32x16){0};
+        walk->bias[u] = has_unit_bias(packing) ? load_level(walk) : (struct f32x16){0};
     }
     if (n == 1) {
         walk->scale[1] = walk->scale[0];
@@ -108,15 +106,15 @@ ALWAYS_INLINE void enter_group(struct walk *walk)
     }
 }
 
-ALWAYS_INLINE void walk_enter(struct walk *walk, int s)
+ALWAYS_INLINE void walk_enter(enum linear_packing packing, struct walk *walk, int s)
 {
-    if (is_super(walk->packing) && s % SUPER_SPANS == 0) {
+    if (is_super(packing) && s % SUPER_SPANS == 0) {
         walk->super_scale = load_f16(walk->at);
         walk->super_bias = load_f16(walk->at + 32);
         walk->at += 64;
     }
-    if (is_grouped(walk->packing))
-        enter_group(walk);
+    if (is_grouped(packing))
+        enter_group(packing, walk);
 }
 
 /* Scale and bias of each of the two groups of 16 columns of unit u. */
@@ -184,9 +182,9 @@ ALWAYS_INLINE struct f32x16 scale_e4m3(const uint8_t *p, struct f32x16 by)
     return by;
 }
 
-ALWAYS_INLINE struct unit_levels load_levels(const struct walk *walk, int u)
+ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing, const struct walk *walk,
+                                             int u)
 {
-    const enum linear_packing packing = walk->packing;
     const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
     struct unit_levels out = {0};
     switch (packing_shapes[packing].levels) {
@@ -238,9 +236,9 @@ ALWAYS_INLINE __m256i add_field(__m256i codes, __m256i plane, int mask, int from
 }
 
 /* Unsigned codes of half h (8 rows) of unit u, 4 columns a register. */
-ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i codes[UNIT_WORDS])
+ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct walk *walk, int u, int h,
+                              __m256i codes[UNIT_WORDS])
 {
-    const enum linear_packing packing = walk->packing;
     const uint8_t *p = walk->at + u * unit_bytes_of(packing) + 32 * h;
     const int bits = packing_shapes[packing].bits;
     if (bits == 8) {
@@ -274,9 +272,9 @@ ALWAYS_INLINE void load_codes(const struct walk *walk, int u, int h, __m256i cod
 }
 
 /* Codes above 6 bits: they are made signed before they are multiplied. */
-ALWAYS_INLINE bool is_wide(const struct walk *walk)
+ALWAYS_INLINE bool is_wide(enum linear_packing packing)
 {
-    return offset_of(walk->packing) == 128 || packing_shapes[walk->packing].bits == 8;
+    return offset_of(packing) == 128 || packing_shapes[packing].bits == 8;
 }
 
 /* --- int8 ------------------------------------------------------------------------------------- */
@@ -284,7 +282,7 @@ ALWAYS_INLINE bool is_wide(const struct walk *walk)
 /* Exact i32 sums of (code - offset) * q over words [first, first + 4) of 8 rows. Products of two
  * columns are added in i16: 6-bit codes reach 2 * 63 * 127 = 16002, two such sums 32004; signed
  * 8-bit codes 2 * 128 * 127 = 32512. */
-ALWAYS_INLINE __m256i dot_half_unit(const struct walk *walk, const __m256i codes[UNIT_WORDS],
+ALWAYS_INLINE __m256i dot_half_unit(enum linear_packing packing, const __m256i codes[UNIT_WORDS],
                                     int first, const int8_t *q)
 {
     const __m256i ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
@@ -295,14 +293,14 @@ ALWAYS_INLINE __m256i dot_half_unit(const struct walk *walk, const __m256i codes
             int32_t word;
             memcpy(&word, q + 4 * (i + j), sizeof word);
             __m256i x = _mm256_set1_epi32(word);
-            if (is_wide(walk)) {
+            if (is_wide(packing)) {
                 __m256i w = _mm256_xor_si256(codes[i + j], flip);
                 products[j] = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
             } else {
                 products[j] = _mm256_maddubs_epi16(codes[i + j], x);
             }
         }
-        if (is_wide(walk))
+        if (is_wide(packing))
             sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(products[0], ones),
                                                          _mm256_madd_epi16(products[1], ones)));
         else
@@ -312,25 +310,25 @@ ALWAYS_INLINE __m256i dot_half_unit(const struct walk *walk, const __m256i codes
     return sum;
 }
 
-ALWAYS_INLINE __m256 add_unit(const struct walk *walk, const __m256i codes[UNIT_WORDS],
+ALWAYS_INLINE __m256 add_unit(enum linear_packing packing, const __m256i codes[UNIT_WORDS],
                               const struct unit_levels *levels, int h, const int8_t *q,
                               const float *scale, const int32_t *sums, size_t height, __m256 acc)
 {
     __m256 sx = _mm256_set1_ps(*scale);
     for (int g = 0; g < 2; g++) {
-        __m256i dot = dot_half_unit(walk, codes, 4 * g, q);
+        __m256i dot = dot_half_unit(packing, codes, 4 * g, q);
         const int32_t *negative_sum = sums + (size_t)(1 + g) * height;
         /* Wide codes were multiplied less 128. */
-        int offset = offset_of(walk->packing) - (is_wide(walk) ? 128 : 0);
+        int offset = offset_of(packing) - (is_wide(packing) ? 128 : 0);
         if (offset)
             dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset * *negative_sum));
         acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_mul_ps(levels->scale[g].half[h], sx),
                               acc);
-        if (has_half_bias(walk->packing))
+        if (has_half_bias(packing))
             acc = _mm256_fnmadd_ps(levels->bias[g].half[h],
                                    _mm256_set1_ps(*scale * (float)*negative_sum), acc);
     }
-    if (has_unit_bias(walk->packing))
+    if (has_unit_bias(packing))
         acc = _mm256_fmadd_ps(levels->bias[0].half[h], _mm256_set1_ps(scale[height]), acc);
     return acc;
 }
@@ -343,19 +341,19 @@ ALWAYS_INLINE void multiply_int8(enum linear_packing packing, const struct linea
     size_t height = (size_t)in->tile_rows;
     size_t at = (size_t)row / height * (size_t)linear_n_units(in) * height;
     size_t place = (size_t)row % height;
-    struct walk walk = walk_begin(packing, part, block);
+    struct walk walk = walk_begin(part, block);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
-        walk_enter(&walk, s);
+        walk_enter(packing, &walk, s);
         for (int u = 0; u < 2; u++, at += height) {
-            struct unit_levels levels = load_levels(&walk, u);
+            struct unit_levels levels = load_levels(packing, &walk, u);
             for (int h = 0; h < HALVES; h++) {
                 __m256i codes[UNIT_WORDS];
-                load_codes(&walk, u, h, codes);
+                load_codes(packing, &walk, u, h, codes);
                 for (int i = 0; i < n; i++) {
                     size_t r = place + (size_t)i;
-                    acc[i].half[h] = add_unit(&walk, codes, &levels, h, in->codes + (at + r) * UNIT,
-                                              in->levels + at * 2 + r, in->sums + at * 3 + r,
-                                              height, acc[i].half[h]);
+                    acc[i].half[h] = add_unit(packing, codes, &levels, h,
+                                              in->codes + (at + r) * UNIT, in->levels + at * 2 + r,
+                                              in->sums + at * 3 + r, height, acc[i].half[h]);
                 }
             }
         }
@@ -381,21 +379,21 @@ static void int8_rows(const struct linear_part *part, const struct linear_input 
 /* --- f32 activations -------------------------------------------------------------------------- */
 
 /* One span of quantized weights as f32 [64][16]. */
-ALWAYS_INLINE void expand_quantized(const struct walk *walk, float *to)
+ALWAYS_INLINE void expand_quantized(enum linear_packing packing, const struct walk *walk, float *to)
 {
     const __m256i byte = _mm256_set1_epi32(255);
-    const __m256i offset = _mm256_set1_epi32(offset_of(walk->packing));
+    const __m256i offset = _mm256_set1_epi32(offset_of(packing));
     for (int u = 0; u < 2; u++) {
-        struct unit_levels levels = load_levels(walk, u);
+        struct unit_levels levels = load_levels(packing, walk, u);
         for (int h = 0; h < HALVES; h++) {
             __m256i codes[UNIT_WORDS];
-            load_codes(walk, u, h, codes);
+            load_codes(packing, walk, u, h, codes);
             for (int i = 0; i < UNIT_WORDS; i++) {
                 __m256 scale = levels.scale[i / 4].half[h], bias = levels.bias[i / 4].half[h];
                 float *at = to + (u * UNIT + 4 * i) * BLOCK_ROWS + LANES * h;
                 for (int j = 0; j < 4; j++) {
                     __m256i code = _mm256_and_si256(_mm256_srli_epi32(codes[i], 8 * j), byte);
-                    __m256 value = walk->packing == PACKING_F8
+                    __m256 value = packing == PACKING_F8
                                        ? e4m3_to_f32(code)
                                        : _mm256_cvtepi32_ps(_mm256_sub_epi32(code, offset));
                     _mm256_storeu_ps(at + j * BLOCK_ROWS, _mm256_fmadd_ps(value, scale, bias));
@@ -419,19 +417,15 @@ static void expand_bf16(const uint8_t *from, float *to)
 }
 
 /* Span s as f32; the walk moves on. */
-static void expand_span(struct walk *walk, int s, float *to)
+static void expand_span(enum linear_packing packing, struct walk *walk, int s, float *to)
 {
 #define EXPAND(which)                                                                              \
-    case PACKING_##which: {                                                                        \
-        struct walk here = *walk;                                                                  \
-        here.packing = PACKING_##which;                                                            \
-        walk_enter(&here, s);                                                                      \
-        expand_quantized(&here, to);                                                               \
-        here.at += 2 * unit_bytes_of(PACKING_##which) + level_bytes_of(PACKING_##which);           \
-        *walk = here;                                                                              \
-        break;                                                                                     \
-    }
-    switch (walk->packing) {
+    case PACKING_##which:                                                                          \
+        walk_enter(PACKING_##which, walk, s);                                                      \
+        expand_quantized(PACKING_##which, walk, to);                                               \
+        walk->at += 2 * unit_bytes_of(PACKING_##which) + level_bytes_of(PACKING_##which);          \
+        break;
+    switch (packing) {
         EXPANDED_PACKINGS(EXPAND)
     case PACKING_F32:
         memcpy(to, walk->at, SPAN * BLOCK_ROWS * sizeof *to);
@@ -485,13 +479,13 @@ ALWAYS_INLINE void add_span(int n, const float *span, int cols, const float *x, 
 static void float_rows(const struct linear_part *part, int64_t block, const float *x, size_t stride,
                        int n, float *partial)
 {
-    struct walk walk = walk_begin(part->packing, part, block);
+    struct walk walk = walk_begin(part, block);
     _Alignas(32) float span[SPAN * BLOCK_ROWS];
     memset(partial, 0, (size_t)n * N_PARTIAL * BLOCK_ROWS * sizeof *partial);
     for (int s = 0; s < part->padded_cols / SPAN; s++) {
         int cols = part->cols - s * SPAN < SPAN ? part->cols - s * SPAN : SPAN;
         const float *at = x + (size_t)s * SPAN;
-        expand_span(&walk, s, span);
+        expand_span(part->packing, &walk, s, span);
         int i = 0;
         for (; i + 3 <= n; i += 3)
             add_span(3, span, cols, at + (size_t)i * stride, stride,

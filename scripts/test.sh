@@ -66,7 +66,7 @@ for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;
     # The real model's perplexity and the equality of answers are the release build's.
-    asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_server_api.py ;;
+    asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
     *)
         echo "csgl: no build named $build; there are release, debug, asan and tsan" >&2

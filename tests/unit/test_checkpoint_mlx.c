@@ -180,6 +180,28 @@ static void what_contradicts_itself_is_refused(void **state)
     }
 }
 
+static void a_global_scale_is_refused(void **state)
+{
+    struct test_folder *folder = *state;
+    static const uint8_t data[32 + 4 + 4] = {0};
+    struct str file = {0};
+    put_safetensors(
+        &file,
+        "{\"m.weight\": {\"dtype\": \"U32\", \"shape\": [1, 8], \"data_offsets\": [0, 32]}, "
+        "\"m.scales\": {\"dtype\": \"U8\", \"shape\": [1, 4], \"data_offsets\": [32, 36]}, "
+        "\"m.global_scale\": {\"dtype\": \"F32\", \"shape\": [], \"data_offsets\": [36, 40]}}",
+        data, sizeof data);
+    folder_write(folder, "model.safetensors", file.data, file.len);
+    folder_write_text(folder, "config.json", "{\"quantization\": {\"mode\": \"nvfp4\"}}");
+    struct checkpoint *c = expect_open(folder->path);
+    struct weight w;
+    struct error error = {0};
+    assert_int_equal(checkpoint_weight(c, "m.weight", &w, &error), ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "m.global_scale"));
+    checkpoint_free(c);
+    str_done(&file);
+}
+
 static void impossible_defaults_are_refused_at_once(void **state)
 {
     struct test_folder *folder = *state;
@@ -378,6 +400,7 @@ int main(void)
         TEST(overrides_name_modules_as_the_file_does),
         TEST(modes_without_biases_read_their_floats),
         TEST(what_contradicts_itself_is_refused),
+        TEST(a_global_scale_is_refused),
         TEST(impossible_defaults_are_refused_at_once),
         TEST(a_written_folder_holds_what_a_quantization_at_load_shows),
         TEST(a_head_of_its_own_is_kept_and_said),

@@ -158,6 +158,8 @@ static void find_indices(const uint8_t table[16], struct chunk *chunk)
 static uint8_t exponent_of(float scale)
 {
     uint32_t bits = bits_from_f32(scale);
+    if (bits >= 0x7F800000)
+        return 255;
     return bits >= 1u << 23 ? (uint8_t)((bits >> 23) + 1) : bits == 0x400000;
 }
 

@@ -14,9 +14,13 @@ import argparse
 import gguf
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config,
+                          Qwen3MoeConfig)
 
-CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+import gguf_hybrids
+
+CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
+                  "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig}
 
 GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -35,7 +39,14 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
+# Stacks [experts, out, in]; transformers holds gate and up in one.
+EXPERT_NAMES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
 
 def huggingface_name(name):
@@ -114,7 +125,21 @@ def model_config(metadata, tensors):
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
     }
-    if metadata.architecture != "qwen2":  # qwen2 always has biases on q, k and v and has no key for them
+    if "moe" in metadata.architecture:
+        config |= {
+            "num_experts": int(metadata.model("expert_count")),
+            "num_experts_per_tok": int(metadata.model("expert_used_count")),
+            "moe_intermediate_size": int(metadata.model("expert_feed_forward_length")),
+            "norm_topk_prob": metadata.architecture == "qwen3moe",
+        }
+    if metadata.architecture == "qwen2moe":
+        config["shared_expert_intermediate_size"] = int(metadata.model("expert_shared_feed_forward_length"))
+    if metadata.architecture in gguf_hybrids.ARCHITECTURES:
+        config |= gguf_hybrids.configuration(metadata)
+        rotated = int(metadata.model("rope.dimension_count"))
+        config["rope_parameters"]["partial_rotary_factor"] = rotated / head_dim
+    # qwen2 always has biases on q, k and v and has no key for them
+    if not metadata.architecture.startswith("qwen2"):
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     if metadata.architecture == "llama":
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
@@ -128,10 +153,24 @@ def state_dict(metadata, tensors, config):
     for name, values in tensors.items():
         if name == "rope_freqs.weight":
             continue
+        if metadata.architecture in gguf_hybrids.ARCHITECTURES:
+            theirs, values = gguf_hybrids.from_gguf(name, values, config)
+            state[theirs or huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+            continue
         module = name.split(".")[-2]
         if metadata.architecture == "llama" and module in heads:
             values = unpermute_rows(values, heads[module])
+        if module in EXPERT_NAMES:
+            continue
+        if module == "ffn_gate_inp_shexp":
+            values = values[None]
         state[huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+    for name in tensors:
+        if "ffn_gate_exps" in name:
+            experts = f"model.layers.{name.split('.')[1]}.mlp.experts"
+            gate, up, down = (tensors[name.replace("ffn_gate_exps", other)] for other in EXPERT_NAMES)
+            state[f"{experts}.gate_up_proj"] = torch.from_numpy(np.concatenate([gate, up], axis=1))
+            state[f"{experts}.down_proj"] = torch.from_numpy(down)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     return state
@@ -144,7 +183,8 @@ def load_model(path, *more):
     metadata = Metadata(readers[0])
     tensors = {tensor.name: dequantize(tensor) for reader in readers for tensor in reader.tensors}
     config = model_config(metadata, tensors)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager",
+                                             dtype=torch.float32)
     model.load_state_dict(state_dict(metadata, tensors, config), strict=True)
     if "rope_freqs.weight" in tensors:
         model.model.rotary_emb.inv_freq /= torch.from_numpy(tensors["rope_freqs.weight"])

@@ -1,4 +1,4 @@
-"""Writes a transformers llama, qwen2 or qwen3 model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
+"""Writes a transformers llama, qwen2, qwen3, qwen2_moe or qwen3_moe model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
 
 The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 itself; for the others it only
 decodes, so plain encoders stand here. They are valid, not optimal: the judge of a test is what the file
@@ -8,7 +8,8 @@ dequantizes to. This is a module of make_tiny_models.py and has no command of it
 import gguf
 import numpy as np
 
-from gguf_reference import GLOBAL_NAMES, LAYER_NAMES, permute_rows
+import gguf_hybrids
+from gguf_reference import EXPERT_NAMES, GLOBAL_NAMES, LAYER_NAMES, permute_rows
 
 SUPERBLOCK = 256
 
@@ -133,7 +134,7 @@ def encode(values, kind):
     """The bytes (or floats) of one matrix in the block format `kind`; the shape stays [rows, row bytes]."""
     if kind not in ENCODERS:
         return gguf.quantize(values, kind)
-    return ENCODERS[kind](values).reshape(values.shape[0], -1)
+    return ENCODERS[kind](values).reshape(*values.shape[:-1], -1)
 
 
 def gguf_name(name):
@@ -198,12 +199,45 @@ def add_configuration(writer, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1)))
     if config.rope_parameters["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(config.rope_parameters["rope_type"]))
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
     if config.rope_parameters["rope_type"] == "yarn":
         writer.add_rope_scaling_orig_ctx_len(config.rope_parameters["original_max_position_embeddings"])
+
+
+def add_mixture(writer, config):
+    writer.add_expert_count(config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
+def tensors_of(model):
+    """(GGUF name, values) of all tensors: stacks of gate and up rows in two, the shared expert's gate as a vector."""
+    heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        values = tensor.numpy()
+        module = name.split(".")[-2]
+        if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if model.config.model_type in gguf_hybrids.ARCHITECTURES.values():
+            ours, values = gguf_hybrids.to_gguf(name, values, model.config)
+            yield ours or gguf_name(name), values
+            continue
+        if module == "experts":
+            stacks = zip(EXPERT_NAMES, np.split(values, 2, axis=1)) if name.endswith("gate_up_proj") else [
+                (EXPERT_NAMES[2], values)]
+            for ours, stack in stacks:
+                yield f"blk.{name.split('.')[2]}.{ours}.weight", stack
+            continue
+        if module == "shared_expert_gate":
+            values = values[0]
+        if model.config.model_type == "llama" and module in heads:
+            values = permute_rows(values, heads[module])
+        yield gguf_name(name), values
 
 
 def rope_divisors(model):
@@ -218,30 +252,29 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
     """Matrices in block format `kind`, vectors in F32. With a maximum, the model becomes several files of at most so
     many tensors: path.stem + -00001-of-0000N.gguf."""
     config = model.config
-    architecture = config.model_type
+    architecture = config.model_type.replace("_moe", "moe")
+    for ours, theirs in gguf_hybrids.ARCHITECTURES.items():
+        architecture = ours if theirs == architecture else architecture
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     writer.add_type("model")
     writer.add_name(name)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[kind]))
     add_configuration(writer, config)
+    if architecture in gguf_hybrids.ARCHITECTURES:
+        gguf_hybrids.add_configuration(writer, config)
+    if architecture.endswith("moe"):
+        add_mixture(writer, config)
     add_tokenizer(writer, architecture, config.vocab_size)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_divisors(model))
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for theirs, tensor in model.state_dict().items():
-        if theirs == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = tensor.numpy()
-        module = theirs.split(".")[-2]
-        if architecture == "llama" and module in heads:
-            values = permute_rows(values, heads[module])
+    for theirs, values in tensors_of(model):
         values = np.ascontiguousarray(values)
-        if values.ndim == 1:
-            writer.add_tensor(gguf_name(theirs), values)
+        if values.ndim == 1 or "ffn_gate_inp" in theirs or "ssm_conv1d" in theirs:
+            writer.add_tensor(theirs, values)
         else:
             stored = stored_kind(values, kind)
-            writer.add_tensor(gguf_name(theirs), encode(values, stored), raw_dtype=stored)
+            writer.add_tensor(theirs, encode(values, stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -30,11 +30,16 @@ import gguf
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
 
+import tiny_hybrids
 from gguf_reference import load_model
 from gguf_writing import write_gguf
 
+ROUTING_GAP = 2e-4  # the tolerance of logits
+N_LONG_TOKENS = 200  # chunks of 64, experts; a case's shorter sequences are its beginnings
 N_TOKENS = 131  # not a multiple of a page, a block or a vector
 
 SMALL = {
@@ -109,7 +114,48 @@ MODELS = {
         **rope("yarn", factor=8.0, original_max_position_embeddings=20, beta_fast=4.0, beta_slow=0.5,
                attention_factor=1.2, truncate=False),
     }, "bf16", {}),
+    "hunyuan_dense_mha": (HunYuanDenseV1Config, {"num_hidden_layers": 1}, "bf16", {}),
+    "hunyuan_dense_gqa8_alpha": (HunYuanDenseV1Config, {
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True,
+        **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "bf16", {}),
+    "hunyuan_dense_gqa3_bias": (HunYuanDenseV1Config, {
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48, "attention_bias": True,
+        **rope("dynamic", alpha=20.0, factor=1.0),
+    }, "bf16", {"old_config": True}),
 }
+
+QWEN2_MIXTURE = {"head_dim": None, "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts_per_tok": 4,
+                 "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+
+# The option "experts" says how the file holds them: "single" as transformers 4 (save_pretrained), "fused" as
+# transformers 5 has them in memory, "switch" as MLX.
+MODELS |= {
+    "qwen2_moe_top4": (Qwen2MoeConfig, {**QWEN2_MIXTURE, "num_experts": 7}, "bf16", {"experts": "single"}),
+    "qwen2_moe_top1_tied": (Qwen2MoeConfig, {
+        **QWEN2_MIXTURE, "num_experts": 5, "num_experts_per_tok": 1, "moe_intermediate_size": 24, "norm_topk_prob": True,
+        "num_hidden_layers": 3, "decoder_sparse_step": 2, "tie_word_embeddings": True,
+    }, "bf16", {"experts": "fused"}),
+    "qwen2_moe_top10_sliding": (Qwen2MoeConfig, {
+        **QWEN2_MIXTURE, "num_experts": 13, "num_experts_per_tok": 10, "moe_intermediate_size": 16,
+        "mlp_only_layers": [0], "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1,
+        "qkv_bias": False,
+    }, "bf16", {"experts": "switch", "old_config": True}),
+    "qwen3_moe_top4_tied": (Qwen3MoeConfig, {
+        "num_key_value_heads": 1, "head_dim": 32, "num_experts": 9, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 24, "norm_topk_prob": True, "tie_word_embeddings": True,
+    }, "bf16", {"experts": "fused"}),
+    "qwen3_moe_top1_sliding": (Qwen3MoeConfig, {
+        "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "num_experts": 3, "num_experts_per_tok": 1,
+        "moe_intermediate_size": 40, "use_sliding_window": True, "sliding_window": 37, "hidden_size": 48,
+    }, "f32", {"experts": "single", "max_shard_size": "100KB"}),
+    "qwen3_moe_top10": (Qwen3MoeConfig, {
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 32, "num_experts": 11,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 16, "attention_bias": True, "mlp_only_layers": [1],
+    }, "bf16", {"experts": "switch"}),
+}
+
+MODELS |= tiny_hybrids.MODELS
 
 GGUF_SMALL = {"vocab_size": 288, "rms_norm_eps": 1e-6}
 GGUF_LLAMA = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -143,6 +189,19 @@ GGUF_MODELS = {
     "gguf_q2_k": (LlamaConfig, GGUF_TINY_K, "Q2_K", N_GGUF_TINY_TOKENS),
     "gguf_q3_k": (Qwen3Config, GGUF_TINY_K, "Q3_K", N_GGUF_TINY_TOKENS),
     "gguf_q5_k": (LlamaConfig, GGUF_TINY_K, "Q5_K", N_GGUF_TINY_TOKENS),
+    "gguf_qwen2moe": (Qwen2MoeConfig, {
+        **QWEN2_MIXTURE, "num_hidden_layers": 1, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    }, "Q8_0"),
+    "gguf_qwen3moe": (Qwen3MoeConfig, {
+        "num_key_value_heads": 1, "head_dim": 32, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
+        "norm_topk_prob": True, "tie_word_embeddings": True,
+    }, "Q4_0"),
+    "gguf_qwen35": (Qwen3_5TextConfig, {
+        **tiny_hybrids.THRICE, "vocab_size": 288, "hidden_size": 64, **tiny_hybrids.ROPE,
+        **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL), "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32, "tie_word_embeddings": True,
+    }, "Q8_0"),
     "gguf_split": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS, 4),
 }
 
@@ -154,24 +213,32 @@ def seed(name):
 def deviation(name, parameter, config):
     """(mean, standard deviation) of a random weight, by its role."""
     module, kind = name.split(".")[-2:]
+    own = tiny_hybrids.deviation(name, parameter) if config.model_type in tiny_hybrids.TYPES else None
+    if own:
+        return own
     if kind == "bias":
         return 0.0, 0.4
-    if module in ("q_norm", "k_norm"):
+    if module in ("q_norm", "k_norm", "query_layernorm", "key_layernorm"):
         return 1.4, 0.3
     if parameter.dim() == 1:
         return 1.0, 0.3
     if module == "embed_tokens":
         return 0.0, 2.5 / math.sqrt(config.hidden_size) if config.tie_word_embeddings else 1.0
-    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5}.get(module, 1.0)
+    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5, "gate": 2.0}.get(module, 1.0)
     return 0.0, gain / math.sqrt(parameter.shape[-1])
 
 
-def random_model(name, config):
+def random_model(name, config, has_wrapper=False):
     """A float32 model with eager attention; weights depend on the name alone."""
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    options = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": torch.float32}
+    if has_wrapper:
+        config, model_class = tiny_hybrids.wrap(config)
+        model = model_class._from_config(config, **options).eval()
+    else:
+        model = AutoModelForCausalLM.from_config(config, **options).eval()
     generator = torch.Generator().manual_seed(seed(name))
     for key, parameter in model.named_parameters():
-        mean, std = deviation(key, parameter, config)
+        mean, std = deviation(key, parameter, config.get_text_config())
         parameter.data = mean + std * torch.randn(parameter.shape, generator=generator)
     model.tie_weights()
     return model
@@ -185,6 +252,33 @@ def random_tokens(name, n_tokens, vocab):
         if generator.random() < 0.3:
             ids[i] = ids[i - generator.integers(1, 8)]
     return [int(i) for i in ids]
+
+
+@torch.no_grad()
+def routing_gap(model, tokens):
+    """The smallest distance of the last chosen expert's logit from the next one's, over all rows and layers."""
+    gaps = [math.inf]
+
+    def measure(module, _, outputs):
+        best = outputs[0].topk(min(module.top_k + 1, module.num_experts)).values
+        if best.shape[-1] > module.top_k:
+            gaps.append(float((best[:, -2] - best[:, -1]).min()))
+
+    hooks = [module.register_forward_hook(measure)
+             for name, module in model.named_modules() if name.endswith("mlp.gate")]
+    logits_of(model, tokens)
+    for hook in hooks:
+        hook.remove()
+    return min(gaps)
+
+
+def decisive_tokens(name, n_tokens, model):
+    """Random tokens for which no rounding changes the choice of an expert."""
+    for attempt in range(100):
+        tokens = random_tokens(name + "+" * attempt, n_tokens, model.config.get_text_config().vocab_size)
+        if routing_gap(model, tokens) > ROUTING_GAP:
+            return tokens
+    raise ValueError(f"{name}: some expert is always chosen by a hair, choose other ranges")
 
 
 @torch.no_grad()
@@ -227,23 +321,45 @@ def save_checkpoint(folder, model, dtype, max_shard_size):
     (folder / "generation_config.json").unlink(missing_ok=True)
 
 
+def write_experts(path, form):
+    """Replaces the single experts of a checkpoint of one file by stacks."""
+    state = load_file(path)
+    layers = {name.split(".experts.")[0] for name in state if ".experts." in name}
+    for layer in layers:
+        stacks = {}
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            n = sum(name.startswith(f"{layer}.experts.") and name.endswith(f".{part}.weight") for name in state)
+            stacks[part] = torch.stack([state.pop(f"{layer}.experts.{e}.{part}.weight") for e in range(n)])
+        if form == "fused":
+            state[f"{layer}.experts.gate_up_proj"] = torch.cat([stacks["gate_proj"], stacks["up_proj"]], dim=1)
+            state[f"{layer}.experts.down_proj"] = stacks["down_proj"]
+        else:
+            state |= {f"{layer}.switch_mlp.{part}.weight": stack for part, stack in stacks.items()}
+    save_file(state, path, metadata={"format": "mlx" if form == "switch" else "pt"})
+
+
 def check_reload(folder, model, tokens):
     """What was saved is what was computed."""
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    loaded = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                         experts_implementation="eager")
     if not torch.equal(logits_of(loaded.eval(), tokens), logits_of(model, tokens)):
         raise ValueError(f"{folder.name}: the saved checkpoint computes other logits")
 
 
 def write_old_config(path):
-    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no head_dim, no layer_types."""
+    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan no
+    head_dim."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    config.pop("head_dim", None)
-    config.pop("layer_types", None)
+    if not config["model_type"].startswith(("hunyuan", "qwen3_next")):  # whose files state it
+        config.pop("head_dim", None)
+    types = config.pop("layer_types", [])
+    if tiny_hybrids.LINEAR in types:
+        config["full_attention_interval"] = tiny_hybrids.interval(types)
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -262,14 +378,27 @@ def build_config(config_class, *layers):
 def make_checkpoint(output, name):
     config_class, keys, dtype, options = MODELS[name]
     folder = new_folder(output, name)
-    model = random_model(name, build_config(config_class, SMALL, keys))
+    model = random_model(name, build_config(config_class, SMALL, keys), "wrapper" in options)
     if dtype == "bf16":
         round_to_bf16(model)
-    tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
+    if "mlx" in options:
+        tiny_hybrids.round_norms(model)
+    is_long = "experts" in options or name in tiny_hybrids.MODELS
+    n_tokens = N_LONG_TOKENS if is_long else N_TOKENS
+    tokens = decisive_tokens(name, n_tokens, model)
+    if "mlx" in options:
+        tiny_hybrids.write_mlx(folder, model)
+        tiny_hybrids.check_mlx(folder, tokens, logits_of(model, tokens))
+        record(folder, ".", model, tokens)
+        return
     save_checkpoint(folder, model, dtype, options.get("max_shard_size", "5GB"))
     if options.get("old_config"):
         write_old_config(folder / "config.json")
     check_reload(folder, model, tokens)
+    if "wrapper" in options:
+        tiny_hybrids.add_mtp(folder / "model.safetensors")
+    if options.get("experts", "single") != "single":
+        write_experts(folder / "model.safetensors", options["experts"])
     record(folder, ".", model, tokens)
     if name == "llama_mha":
         record(new_folder(output, "llama_one_token"), f"../{name}", model, tokens[:1])
@@ -285,7 +414,7 @@ def make_gguf(output, name):
     write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind], split_max_tensors)
     files = sorted(folder.iterdir())
     _, stored = load_model(*files)
-    record(folder, files[0].name, stored, random_tokens(name, n_tokens, model.config.vocab_size))
+    record(folder, files[0].name, stored, decisive_tokens(name, n_tokens, stored))
 
 
 def main():

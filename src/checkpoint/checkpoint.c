@@ -28,6 +28,7 @@ void checkpoint_free(struct checkpoint *c)
     for (size_t i = 0; i < c->n_files; i++)
         file_map_done(&c->files[i]);
     free(c->files);
+    random_weights_free(c->random);
     map_done(&c->names);
     tensors_done(&c->tensors);
     arena_done(&c->config_arena);
@@ -98,6 +99,74 @@ enum status checkpoint_open(struct checkpoint **out, const char *path, struct er
     }
     *out = c;
     return OK;
+}
+
+/* The folder that the file `path` lies in. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return strndup(path, slash == path ? 1 : (size_t)(slash - path));
+}
+
+int checkpoint_quantization_word(const char *text)
+{
+    static const char *const words[] = {"none", "mlx_q4", "mlx_q8"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(words[i], text) == 0)
+            return i;
+    return -1;
+}
+
+/* MLX's codes are made of random floats as they are of a file's. */
+static enum status open_random(struct checkpoint *c, const char *encoding, struct error *error)
+{
+    int word = checkpoint_quantization_word(encoding);
+    enum status status = random_weights_new(&c->random, word < 0 ? encoding : "bf16", error);
+    return status == OK && word > 0 ? checkpoint_quantize_as(c, word, error) : status;
+}
+
+enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
+                                   struct error *error)
+{
+    *out = NULL;
+    char *folder = file_is_directory(path) ? strdup(path) : parent_of(path);
+    struct checkpoint *c = folder ? checkpoint_new(folder) : NULL;
+    free(folder);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    enum status status = folder_open_config(c, path, error);
+    if (status == OK)
+        status = open_random(c, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
+enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
+                                    size_t bytes, const char *encoding, struct error *error)
+{
+    *out = NULL;
+    struct checkpoint *c = checkpoint_new(name);
+    if (!c)
+        return error_memory(error, sizeof *c);
+    c->generation_config.type = JT_OBJECT;
+    enum status status = config_parse(c, name, text, bytes, &c->config, error);
+    if (status == OK)
+        status = open_random(c, encoding, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
+}
+
+bool checkpoint_is_random(const struct checkpoint *c)
+{
+    return c->random != NULL;
 }
 
 const char *checkpoint_path(const struct checkpoint *c)
@@ -223,6 +292,8 @@ bool checkpoint_has(const struct checkpoint *c, const char *name)
 {
     struct quantized_parts parts;
     struct str path = {0};
+    if (c->random)
+        return random_weights_has(&c->config, name);
     bool has = find(c, name) || find_quantized(c, name, &parts, &path);
     str_done(&path);
     return has;
@@ -247,6 +318,8 @@ static enum status read_quantized(const struct checkpoint *c, const struct quant
 
 static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
 {
+    if (c->random)
+        random_weights_release(c->random, data);
     for (size_t i = 0; i < c->n_files; i++) {
         const struct file_map *map = &c->files[i];
         uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;
@@ -299,6 +372,40 @@ enum status checkpoint_weight(const struct checkpoint *c, const char *name, stru
                            .data = tensor->data,
                            .rope_head_dim = tensor->rope_head_dim};
     return OK;
+}
+
+static enum status make_random(const struct checkpoint *c, const char *name, int64_t rows,
+                               int64_t cols, bool wants_data, struct weight *out,
+                               struct error *error)
+{
+    enum status status = random_weights_make(c->random, name, rows, cols, wants_data, out, error);
+    struct tensor floats = {.name = name,
+                            .name_len = strlen(name),
+                            .rows = rows,
+                            .cols = cols,
+                            .encoding = (int)out->encoding,
+                            .n_dims = 2,
+                            .data = out->data};
+    if (status == OK && c->made.bits)
+        mlx_make(&c->made, &floats, out);
+    return status;
+}
+
+enum status checkpoint_weight_of(const struct checkpoint *c, const char *name, int64_t rows,
+                                 int64_t cols, bool wants_data, struct weight *out,
+                                 struct error *error)
+{
+    if (c->random)
+        return make_random(c, name, rows, cols, wants_data, out, error);
+    enum status status = checkpoint_weight(c, name, out, error);
+    if (status != OK)
+        return status;
+    if (out->rows == rows && out->cols == cols)
+        return wants_data ? checkpoint_unpack(c, name, out, error) : OK;
+    return error_set(error, ERROR_INVALID,
+                     "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
+                     c->path, name, (long long)out->rows, (long long)out->cols, (long long)rows,
+                     (long long)cols);
 }
 
 enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t group,

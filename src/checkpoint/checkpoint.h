@@ -23,6 +23,15 @@ struct checkpoint;
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
 
+/* A model of random weights: `path` is a config.json, whatever its name, or a folder with one;
+ * `encoding` names what its matrices are, "bf16", "Q4_0", "mlx_q4", ... (checkpoint/random.h). */
+enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
+                                   struct error *error);
+/* The same of a configuration's text; `name` is the path that sentences give it. */
+enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
+                                    size_t bytes, const char *encoding, struct error *error);
+bool checkpoint_is_random(const struct checkpoint *checkpoint);
+
 const char *checkpoint_path(const struct checkpoint *checkpoint);
 bool checkpoint_is_gguf(const struct checkpoint *checkpoint);
 
@@ -43,6 +52,13 @@ const struct json *checkpoint_generation_config(const struct checkpoint *checkpo
  * rows. Weights are never empty; their data may lie at any address. */
 enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *name,
                               struct weight *out, struct error *error);
+
+/* The same for a caller who knows the shape, which is checked. With `wants_data` it is unpacked. Of
+ * a model of random weights this is the only way to a weight; its data is made when `wants_data` is
+ * set, and NULL otherwise. */
+enum status checkpoint_weight_of(const struct checkpoint *checkpoint, const char *name,
+                                 int64_t rows, int64_t cols, bool wants_data, struct weight *out,
+                                 struct error *error);
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
 /* From now on checkpoint_weight shows matrices of floats as MLX's affine quantization makes them:
@@ -53,6 +69,7 @@ enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int
 
 /* The same for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
 enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
+int checkpoint_quantization_word(const char *text); /* its number, -1: none of them */
 
 /* Unpacks a weight that checkpoint_weight has marked as packed, whose bytes are not yet what its
  * decoder reads (GPTQ's and AWQ's lie column by column); memory for it is held until

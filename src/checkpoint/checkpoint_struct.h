@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mlx.h"
 #include "checkpoint/quantized.h"
+#include "checkpoint/random.h"
 #include "checkpoint/tensors.h"
 
 enum { CONFIG_BYTES_MAX = 8 << 20, CONFIG_TREE_MAX = 64 << 20, CHECKPOINT_FILES_MAX = 4096 };
@@ -20,6 +21,7 @@ struct checkpoint {
     struct tensor_list tensors;
     struct map names; /* Hugging Face's names, normalised -> index in tensors */
     uint64_t bytes;
+    struct random_weights *random; /* in place of files and tensors; NULL: there are files */
     struct json config, generation_config;
     struct mlx_quantization mlx;
     struct quantization quantization; /* by another method */
@@ -32,6 +34,10 @@ struct checkpoint *checkpoint_new(const char *path);
 
 /* Reads the files of a folder: configurations, shards, tensors (not yet indexed). */
 enum status folder_open(struct checkpoint *checkpoint, struct error *error);
+
+/* A model of random weights: the configuration in the file `path`, or of the folder `path`. */
+enum status folder_open_config(struct checkpoint *checkpoint, const char *path,
+                               struct error *error);
 
 /* Parses `text`, the file `name`, which must be an object, into `out`. */
 enum status config_parse(struct checkpoint *checkpoint, const char *name, const char *text,

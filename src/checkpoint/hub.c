@@ -383,3 +383,25 @@ enum status hub_pull(const struct hub_settings *settings, const struct hub_refer
     hub_http_free(http);
     return status;
 }
+
+enum status hub_config(const struct hub_settings *settings, const struct hub_reference *reference,
+                       struct str *out, struct error *error)
+{
+    enum { CONFIG_LIMIT = 8 << 20 };
+    struct hub_http *http = NULL;
+    struct hub_reply reply;
+    struct str path = {0};
+    if (settings->is_offline)
+        return error_set(error, ERROR_INVALID,
+                         "%s cannot be looked at because HF_HUB_OFFLINE is set; unset it",
+                         reference->repo);
+    hub_download_path(&path, settings->source, reference->repo, reference->revision, "config.json");
+    enum status status =
+        path.failed ? error_memory(error, path.len) : hub_http_open(&http, settings, error);
+    if (status == OK)
+        status =
+            hub_http_text(http, str_z(&path), CONFIG_LIMIT, is_stopped, NULL, out, &reply, error);
+    hub_http_free(http);
+    str_done(&path);
+    return status;
+}

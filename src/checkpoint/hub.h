@@ -74,6 +74,11 @@ enum status hub_find(const struct hub_settings *settings, const struct hub_refer
 enum status hub_pull(const struct hub_settings *settings, const struct hub_reference *reference,
                      const struct hub_progress *progress, struct str *path, struct error *error);
 
+/* The text of the revision's config.json, from the hub and into no cache: for looking at a model
+ * before fetching it. */
+enum status hub_config(const struct hub_settings *settings, const struct hub_reference *reference,
+                       struct str *out, struct error *error);
+
 /* One snapshot of the cache. */
 struct hub_entry {
     const char *repo;     /* "ORG/NAME" */

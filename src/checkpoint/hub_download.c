@@ -339,6 +339,15 @@ static enum status make_names(struct transfer *t, struct str *lock, struct error
     return status;
 }
 
+void hub_download_path(struct str *out, enum hub_source source, const char *repo,
+                       const char *revision, const char *file)
+{
+    str_printf(out, "%s/%s/resolve/", source == HUB_MODELSCOPE ? "/models" : "", repo);
+    hub_http_escape(out, revision, false);
+    str_append_char(out, '/');
+    hub_http_escape(out, file, true);
+}
+
 enum status hub_download_file(struct hub_download *download, const struct hub_file *file,
                               struct error *error)
 {
@@ -352,11 +361,8 @@ enum status hub_download_file(struct hub_download *download, const struct hub_fi
         download->done += file->bytes;
         return report(&t) ? OK : error_set(error, ERROR_CANCELLED, "interrupted");
     }
-    str_printf(&t.url_path, "%s/%s/resolve/",
-               download->settings->source == HUB_MODELSCOPE ? "/models" : "", download->repo);
-    hub_http_escape(&t.url_path, download->revision, false);
-    str_append_char(&t.url_path, '/');
-    hub_http_escape(&t.url_path, file->name, true);
+    hub_download_path(&t.url_path, download->settings->source, download->repo, download->revision,
+                      file->name);
     enum status status = t.url_path.failed ? error_memory(error, 64) : ask_head(&t, error);
     if (status == OK)
         status = make_names(&t, &lock, error);

@@ -14,6 +14,10 @@ struct hub_download {
     uint64_t done, total;                /* bytes of the whole pull; `done` is moved on */
 };
 
+/* Appends where the hub has the file of a revision, without the endpoint. */
+void hub_download_path(struct str *out, enum hub_source source, const char *repo,
+                       const char *revision, const char *file);
+
 /* Fetches the file unless the snapshot has it. What has arrived of an interrupted file is kept and
  * continued; a digest that does not fit deletes it. */
 enum status hub_download_file(struct hub_download *download, const struct hub_file *file,

@@ -1,5 +1,7 @@
 #include "checkpoint/hub_http.h"
 
+#include "checkpoint/hub_certificates.h"
+
 #include <ctype.h>
 #include <curl/curl.h>
 #include <stdio.h>
@@ -20,6 +22,7 @@ enum {
 struct hub_http {
     const struct hub_settings *settings;
     CURL *curl;
+    const char *certificates; /* a file, or NULL: libcurl's own choice */
     struct curl_slist *headers, *headers_with_token;
 };
 
@@ -53,6 +56,7 @@ enum status hub_http_open(struct hub_http **out, const struct hub_settings *sett
     if (!http)
         return error_memory(error, sizeof *http);
     http->settings = settings;
+    http->certificates = hub_certificates();
     enum status status = OK;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(http->curl = curl_easy_init()))
         status = error_set(error, ERROR_IO, "libcurl cannot be started");
@@ -241,6 +245,8 @@ static void prepare(struct exchange *x, const char *url, char *reason)
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER,
                      has_token ? x->http->headers_with_token : x->http->headers);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "csgl/" CSGL_VERSION);
+    if (x->http->certificates)
+        curl_easy_setopt(curl, CURLOPT_CAINFO, x->http->certificates);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_NOBODY, request->is_head ? 1L : 0L);
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
@@ -270,8 +276,11 @@ static enum status explain_failure(const struct exchange *x, const char *url, CU
     if (x->status != OK)
         return error_set(error, x->status, "%s", x->error.message);
     size_t n = strcspn(url, "?");
-    return error_set(error, ERROR_IO, "%.*s cannot be fetched: %s", (int)(n < 200 ? n : 200), url,
-                     *reason ? reason : curl_easy_strerror(code));
+    const char *certificates = "";
+    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+        certificates = "; are ca-certificates installed? SSL_CERT_FILE may name a file of them";
+    return error_set(error, ERROR_IO, "%.*s cannot be fetched: %s%s", (int)(n < 200 ? n : 200), url,
+                     *reason ? reason : curl_easy_strerror(code), certificates);
 }
 
 /* One hop: fills the reply, without judging its status. */
@@ -294,10 +303,10 @@ static enum status perform(struct exchange *x, const char *url, struct error *er
         reply->bytes = x->linked_bytes; /* a redirect's own length is not the file's */
     if (code == CURLE_OK)
         return OK;
-    reply->may_work_later = !x->is_cancelled && x->status == OK && code != CURLE_URL_MALFORMAT &&
-                            code != CURLE_UNSUPPORTED_PROTOCOL &&
-                            code != CURLE_COULDNT_RESOLVE_HOST &&
-                            code != CURLE_PEER_FAILED_VERIFICATION;
+    reply->may_work_later =
+        !x->is_cancelled && x->status == OK && code != CURLE_URL_MALFORMAT &&
+        code != CURLE_UNSUPPORTED_PROTOCOL && code != CURLE_COULDNT_RESOLVE_HOST &&
+        code != CURLE_PEER_FAILED_VERIFICATION && code != CURLE_SSL_CACERT_BADFILE;
     return explain_failure(x, url, code, reason, error);
 }
 

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -133,6 +134,21 @@ int model_path_resolve(struct model_options *options)
     struct hub_settings settings;
     struct hub_reference reference;
     struct error error;
+    if (options->random_weights && options->model_path) {
+        log_error("give --model-path or --random-weights, not both");
+        return 2;
+    }
+    if (options->quantization && !options->random_weights &&
+        checkpoint_quantization_word(options->quantization) < 0) {
+        log_error("--quantization %s is for --random-weights alone; files can be quantized to "
+                  "mlx_q4 or mlx_q8 while they are loaded",
+                  options->quantization);
+        return 2;
+    }
+    if (options->random_weights) {
+        options->path = options->model_path = options->random_weights;
+        return 0;
+    }
     if (!options->model_path) {
         log_error("--model-path is missing: a model folder, a .gguf file or ORG/NAME on the hub");
         return 2;

@@ -9,6 +9,7 @@
 #define CSGL_DEVICE_OPS_H
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "base/weight.h"
 #include "device/tensor.h"
 
@@ -19,13 +20,27 @@ struct device;
 
 /* --- weights ---------------------------------------------------------------------------------- */
 
-/* A part of a weight: rows [row, row + rows) and columns [col, col + cols) of `weight`, columns on
- * block borders; all columns, where the weight has an order of its own. `bias` is f32 [rows]
- * (already sliced) or NULL. */
+/* Which rows of a stored weight make a matrix: its row i is first + i / run * stride + i % run of
+ * the stored ones. run 0: i. So parts that a file interleaves, head by head, are read apart. */
+struct row_pattern {
+    int64_t first;
+    int32_t run, stride;
+};
+
+static inline int64_t row_pattern_at(const struct row_pattern *p, int64_t i)
+{
+    return p->run ? p->first + i / p->run * p->stride + i % p->run : i;
+}
+
+/* A part of a weight: rows [row, row + rows), counted in its pattern, and columns [col, col + cols)
+ * of `weight`, columns on block borders; all columns, where the weight has an order of its own.
+ * `bias` is f32 [rows] (already sliced) or NULL. */
 struct weight_slice {
     struct weight weight;
     int64_t row, rows, col, cols;
     const float *bias;
+    struct row_pattern pattern;
+    bool keeps_f32; /* the inputs are not rounded, in whatever mode the device is (routers) */
 };
 
 enum { LINEAR_MAX_PARTS = 4 };
@@ -36,6 +51,16 @@ struct linear;
 
 /* A table whose rows are looked up by id. Opaque outside the device. */
 struct embedding;
+
+/* One expert of a mixture: gate and up [I, H], down [H, I]. */
+struct expert_slices {
+    struct weight_slice gate, up, down;
+};
+
+enum { MOE_MAX_EXPERTS = 4096 };
+
+/* A device's own copy of the experts of a layer. Opaque outside the device. */
+struct experts;
 
 /* --- paged KV --------------------------------------------------------------------------------- */
 
@@ -52,6 +77,28 @@ struct kv_pages {
     const struct buffer *buffer;
     size_t offset;
     struct kv_layout layout;
+};
+
+/* --- recurrent states ------------------------------------------------------------------------- */
+
+/* What a sequence keeps besides KV: per gated-delta layer a state [n_v_heads][k_dim][v_dim] and the
+ * last conv_rows pre-conv rows of conv_channels = 2 n_k_heads k_dim + n_v_heads v_dim values. On
+ * this rank. n_layers 0: the model keeps nothing. The bytes inside a slot are the device's affair.
+ */
+struct state_layout {
+    int32_t n_layers, n_v_heads, k_dim, v_dim, conv_channels, conv_rows;
+    enum dtype dtype; /* of the state: F32 or BF16 */
+    bool is_tiled;    /* value head j goes with key head j % n_k_heads, not j / (n_v / n_k) */
+};
+
+/* One layer's slots: n_slots * slot_bytes at `offset` of `buffer`; a slot holds one sequence's
+ * state after some token. */
+struct state_slots {
+    const struct buffer *buffer;
+    size_t offset;
+    size_t slot_bytes; /* from the device's state_slot_bytes */
+    int32_t n_slots;
+    struct state_layout layout;
 };
 
 /* --- argument structs ------------------------------------------------------------------------- */
@@ -93,7 +140,8 @@ struct rope_angles_args {
 };
 
 /* In place on q and k: per-head RMSNorm when a weight is given, then half-split RoPE on the first R
- * dims of each head: (x[i], x[i + R/2]) rotated by angle i. 1e-5 relative to the head's norm. */
+ * dims of each head: (x[i], x[i + R/2]) rotated by angle i. With norm_last the rotation comes
+ * first. 1e-5 relative to the head's norm. */
 struct qk_norm_rope_args {
     struct tensor q;      /* [T, n_q * D] */
     struct tensor k;      /* [T, n_kv * D] */
@@ -103,6 +151,7 @@ struct qk_norm_rope_args {
     int32_t head_dim;
     float eps;
     bool plus_one;
+    bool norm_last;
 };
 
 /* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. */
@@ -112,9 +161,17 @@ struct kv_store_args {
     struct tensor slots; /* i32 [T, 1] */
 };
 
+/* Copies whole pages of one layer, pair after pair in this order: page pairs[i, 1] becomes what
+ * page pairs[i, 0] is. Exact. */
+struct kv_copy_page_args {
+    struct kv_pages pages;
+    struct tensor pairs; /* i32 [n, 2] */
+};
+
 /* Ragged causal attention over pages. Sequence i owns rows q_start[i] .. q_start[i+1] of q; its new
  * tokens are the last ones of its kv_len[i] tokens, already stored. Row r at place p sees places
- * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv).
+ * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
+ * head sees one more key, whose score is sinks[h] (not scaled) and whose value is 0.
  * One pass with online softmax; scores are never materialised.
  * 1e-5 relative to max |v| with f32 KV in float mode; otherwise products may be rounded to bf16:
  * 1e-2. */
@@ -125,6 +182,7 @@ struct paged_attention_args {
     struct tensor q_start;    /* i32 [n + 1, 1] */
     struct tensor kv_len;     /* i32 [n, 1] */
     struct tensor page_table; /* i32 [n, max_pages] */
+    struct tensor sinks;      /* [1, n_q]; buffer NULL: none */
     int32_t n_sequences;
     int32_t n_q_heads;
     int32_t window;
@@ -144,6 +202,118 @@ struct gather_args {
     struct tensor out;  /* [n, H] */
 };
 
+/* out = x * sigmoid(gate), value by value. Relative 1e-5. */
+struct sigmoid_mul_args {
+    struct tensor x;    /* [T, n] */
+    struct tensor gate; /* [T, n] */
+    struct tensor out;  /* [T, n], may be x */
+};
+
+/* Each head of D values for itself: out = norm(x) * silu(z), norm(v) = v / sqrt(mean(v^2) + eps) *
+ * w. Relative 1e-5. */
+struct gated_norm_args {
+    struct tensor x;      /* [T, n * D] */
+    struct tensor z;      /* [T, n * D] */
+    struct tensor weight; /* [1, D] */
+    struct tensor out;    /* [T, n * D], may be x */
+    float eps;
+};
+
+/* Depthwise causal convolution over the rows of each sequence, which go on from those in its slot:
+ * out[t] = silu(sum over j of weight[j] * x[t - conv_rows + j]). Writes the last conv_rows rows
+ * back. A slot that is written belongs to one sequence of the step; no other one reads it.
+ * Absolute 1e-5 * sum |w x|. */
+struct conv1d_update_args {
+    struct state_slots slots;
+    struct tensor x;         /* [T, C] */
+    struct tensor weight;    /* [conv_rows + 1, C] */
+    struct tensor out;       /* [T, C], not x */
+    struct tensor q_start;   /* i32 [n + 1, 1] */
+    struct tensor state_in;  /* i32 [n, 1]; -1: zeros */
+    struct tensor state_out; /* i32 [n, 1], may equal state_in; -1: not written */
+    struct tensor snapshots; /* i32 [n_snapshots, 2] of (row, slot), rows ascending */
+};
+
+/* The gated delta rule (arXiv:2412.06464) over each sequence's rows, from the state in its slot.
+ * With q and k of length 1 (x / sqrt(sum x^2 + 1e-6)) and q times k_dim^-1/2, per value head:
+ *
+ *     g = -rate * softplus(a + dt_bias);  beta = sigmoid(b)
+ *     S = e^g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q
+ *
+ * Value head j uses key head j / (n_v_heads / n_k_heads), or as the layout says. Chunks of rows are
+ * computed together; that changes nothing beyond 1e-5. Absolute 1e-5 * max |v|, also for the state.
+ */
+struct gated_delta_args {
+    struct state_slots slots;
+    struct tensor qkv;     /* [T, conv_channels]: all q, all k, all v */
+    struct tensor a, b;    /* [T, n_v_heads] */
+    struct tensor rate;    /* [1, n_v_heads], e^A_log */
+    struct tensor dt_bias; /* [1, n_v_heads] */
+    struct tensor out;     /* [T, n_v_heads * v_dim] */
+    struct tensor q_start; /* as in conv1d_update, with its rules */
+    struct tensor state_in;
+    struct tensor state_out;
+    struct tensor snapshots;
+    struct tensor tape; /* [T, gated_delta_tape_cols]: what a commit needs; buffer NULL: none */
+};
+
+/* Columns of a tape: all delta, all k (of length 1), all g. */
+static inline int32_t gated_delta_tape_cols(const struct state_layout *layout)
+{
+    int32_t v = layout->n_v_heads * layout->v_dim;
+    return v + (layout->conv_channels - v) / 2 + layout->n_v_heads;
+}
+
+/* Moves the states of both ops above past the first `n_accepted` rows of each sequence, after a
+ * step that wrote a tape and no state. The state is that of a step with these rows alone: within
+ * 2e-7 where the sequence had at most 16 rows, else 1e-5. */
+struct gated_delta_commit_args {
+    struct state_slots slots;
+    struct tensor x;          /* [T, C]: the rows before the convolution */
+    struct tensor tape;       /* [T, gated_delta_tape_cols] */
+    struct tensor q_start;    /* i32 [n + 1, 1] */
+    struct tensor n_accepted; /* i32 [n, 1], 0 .. the sequence's rows */
+    struct tensor state_in;   /* i32 [n, 1], as in that step */
+    struct tensor state_out;  /* i32 [n, 1], may equal state_in */
+};
+
+/* The K experts with the largest logits of each row, largest first, of equal ones the lower; their
+ * weights are softmax(logits) over all experts or, if is_normalised, over the chosen ones (which is
+ * the same as dividing by the chosen ones' sum). Not a number counts as the smallest. Experts
+ * exact, weights relative 1e-5. */
+struct moe_route_args {
+    struct tensor logits;  /* [T, E], K <= E <= MOE_MAX_EXPERTS */
+    struct tensor experts; /* i32 [T, K] */
+    struct tensor weights; /* [T, K] */
+    bool is_normalised;
+};
+
+/* What a gated feed-forward block multiplies: silu(gate) * up, or gpt-oss's
+ * (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g), g = min(gate, limit). */
+enum activation { ACTIVATION_SILU, ACTIVATION_CLAMPED_SWIGLU };
+
+/* out[t] = sum_k weights[t, k] * FFN(experts[t, k], x[t]) + s * shared[t],
+ * FFN(e, v) = down_e act(gate_e v, up_e v); s = sigmoid(shared_gate[t]), 1 without a gate.
+ * The sum runs in the order of the experts' numbers, so that a row does not depend on the others.
+ * Each chosen expert's weights are read once for up to a thousand rows. Tolerance as linear's. */
+struct moe_ffn_args {
+    const struct experts *stack;
+    struct tensor x;           /* [T, H] */
+    struct tensor experts;     /* i32 [T, K], each in [0, E) */
+    struct tensor weights;     /* [T, K] */
+    struct tensor shared;      /* [T, H]; buffer NULL: none */
+    struct tensor shared_gate; /* [T, 1]; buffer NULL: none */
+    struct tensor out;         /* [T, H], may be x or shared */
+    enum activation activation;
+    float alpha, limit; /* of CLAMPED_SWIGLU */
+};
+
+/* Slot `to` = slot `from` of one layer. Exact. */
+struct state_copy_args {
+    struct state_slots slots;
+    int32_t from, to;
+};
+
 #define DEVICE_OPS(X)                                                                              \
     X(embed)                                                                                       \
     X(rms_norm)                                                                                    \
@@ -151,9 +321,18 @@ struct gather_args {
     X(rope_angles)                                                                                 \
     X(qk_norm_rope)                                                                                \
     X(kv_store)                                                                                    \
+    X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
-    X(gather)
+    X(gather)                                                                                      \
+    X(state_copy)                                                                                  \
+    X(moe_route)                                                                                   \
+    X(moe_ffn)                                                                                     \
+    X(sigmoid_mul)                                                                                 \
+    X(gated_norm)                                                                                  \
+    X(conv1d_update)                                                                               \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_commit)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -175,6 +354,20 @@ struct device_table {
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
 
+    /* Bytes of a loaded linear that a call reads: its weights and biases in the device's layout. */
+    size_t (*linear_size)(const struct linear *);
+    /* Copies experts that all have the same shape; afterwards their weights may be released.
+     * `max_rows` bounds T and `top_k` K of later calls. */
+    enum status (*experts_load)(struct device *, const struct expert_slices *experts,
+                                int32_t n_experts, int32_t top_k, int32_t max_rows,
+                                struct experts **out, struct error *);
+    void (*experts_free)(struct device *, struct experts *);
+    /* Bytes that experts_load would take. */
+    size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
+                            int32_t n_experts);
+    /* Bytes of one loaded expert, as linear_size; `inner` becomes the outputs of its gate. */
+    size_t (*expert_size)(const struct experts *, int32_t *inner);
+
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,
                                   struct embedding **out, struct error *);
@@ -186,6 +379,14 @@ struct device_table {
     enum status (*attention_reserve)(struct device *, const struct kv_layout *layout,
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
+
+    /* From now on tells `observer` (kept; NULL ends it) what the device's further threads do. */
+    void (*observe)(struct device *, const struct thread_observer *observer);
+    /* Bytes of one layer's slot, a multiple of 64. */
+    size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
+    /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */
+    enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
+                                       struct error *error);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

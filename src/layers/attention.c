@@ -6,8 +6,9 @@ void attention_forward(struct forward *f, const struct attention_layer *a,
 {
     int32_t q_cols = a->n_heads * a->head_dim, kv_cols = a->n_kv_heads * a->head_dim;
     struct tensor q = tensor_cols(*qkv, 0, q_cols);
-    struct tensor k = tensor_cols(*qkv, q_cols, kv_cols);
-    struct tensor v = tensor_cols(*qkv, q_cols + kv_cols, kv_cols);
+    int32_t k_at = a->has_gate ? 2 * q_cols : q_cols;
+    struct tensor k = tensor_cols(*qkv, k_at, kv_cols);
+    struct tensor v = tensor_cols(*qkv, k_at + kv_cols, kv_cols);
     const struct kv_group_view *group = &f->groups[a->group];
 
     linear_forward(f, &a->qkv, x, qkv);
@@ -17,7 +18,9 @@ void attention_forward(struct forward *f, const struct attention_layer *a,
                                                                .q_norm = a->q_norm,
                                                                .k_norm = a->k_norm,
                                                                .head_dim = a->head_dim,
-                                                               .eps = a->eps});
+                                                               .eps = a->eps,
+                                                               .plus_one = a->norm_plus_one,
+                                                               .norm_last = a->norm_last});
     device_kv_store(f->device, &(struct kv_store_args){
                                    .pages = a->pages, .k = k, .v = v, .slots = group->slots});
     device_paged_attention(f->device,
@@ -31,4 +34,8 @@ void attention_forward(struct forward *f, const struct attention_layer *a,
                                                           .n_q_heads = a->n_heads,
                                                           .window = a->window,
                                                           .scale = a->scale});
+    if (a->has_gate)
+        device_sigmoid_mul(f->device,
+                           &(struct sigmoid_mul_args){
+                               .x = *out, .gate = tensor_cols(*qkv, q_cols, q_cols), .out = *out});
 }

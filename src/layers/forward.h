@@ -26,7 +26,11 @@ struct forward {
     struct tensor kv_len;    /* i32 [n_sequences, 1], new tokens counted */
     struct tensor want;      /* i32 [n_want, 1]: rows whose logits are asked for, ascending */
     struct kv_group_view groups[KV_MAX_GROUPS];
-    struct buffer scratch; /* one step's intermediates, handed out by forward_tensor */
+    struct tensor state_in, state_out; /* i32 [n_sequences, 1]; in -1: zero state; out -1: not
+                                        * written (verify) */
+    struct tensor snapshots; /* i32 [n_snapshots, 2]: (row of the step, slot), rows ascending: the
+                              * state after that row is written there too */
+    struct buffer scratch;   /* one step's intermediates, handed out by forward_tensor */
     size_t scratch_used;
     struct tensor logits; /* f32 [n_want, vocabulary], filled by the model */
 };

@@ -11,17 +11,21 @@ static enum status read_type(struct rope_config *out, const struct json *scaling
     const char *type = json_string(json_get(scaling, "rope_type"));
     if (!type)
         type = json_string(json_get(scaling, "type"));
-    if (!type || strcmp(type, "default") == 0)
+    /* mrope: a text's three positions are equal. */
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
         out->type = ROPE_DEFAULT;
     else if (strcmp(type, "linear") == 0)
         out->type = ROPE_LINEAR;
+    else if (strcmp(type, "dynamic") == 0 && !json_is_null(json_get(scaling, "alpha")))
+        out->type = ROPE_ALPHA;
     else if (strcmp(type, "llama3") == 0)
         out->type = ROPE_LLAMA3;
     else if (strcmp(type, "yarn") == 0)
         out->type = ROPE_YARN;
     else
         return error_set(error, ERROR_UNSUPPORTED,
-                         "rope type \"%s\" is not supported; default, linear, llama3 and yarn are",
+                         "rope type \"%s\" is not supported; default, linear, llama3, yarn and "
+                         "dynamic with alpha are",
                          type);
     return OK;
 }
@@ -50,7 +54,13 @@ static enum status check(const struct rope_config *c, struct error *error)
                          (int)c->dim);
     if (!(c->theta > 0.0) || !isfinite(c->theta))
         return error_set(error, ERROR_INVALID, "rope_theta is %g; it must be positive", c->theta);
-    if (c->type != ROPE_DEFAULT && !(c->factor > 0.0 && isfinite(c->factor)))
+    if (c->type == ROPE_ALPHA && !(c->alpha > 0.0 && isfinite(c->alpha) && c->dim > 2))
+        return error_set(error, ERROR_INVALID,
+                         "the rope alpha is %g with %d rotary dims; it must be positive, with more "
+                         "than 2 dims",
+                         c->alpha, (int)c->dim);
+    if (c->type != ROPE_DEFAULT && c->type != ROPE_ALPHA &&
+        !(c->factor > 0.0 && isfinite(c->factor)))
         return error_set(error, ERROR_INVALID, "the rope factor is %g; it must be positive",
                          c->factor);
     if (c->type >= ROPE_LLAMA3 && !(c->original_context > 0.0))
@@ -88,6 +98,7 @@ enum status rope_config_read(struct rope_config *out, const struct json *config,
     out->original_context =
         json_number(json_get(scaling, "original_max_position_embeddings"), max_position);
     out->factor = json_number(json_get(scaling, "factor"), max_position / out->original_context);
+    out->alpha = json_number(json_get(scaling, "alpha"), 0.0);
     out->low_freq_factor = json_number(json_get(scaling, "low_freq_factor"), 1.0);
     out->high_freq_factor = json_number(json_get(scaling, "high_freq_factor"), 4.0);
     out->beta_fast = json_number(json_get(scaling, "beta_fast"), 32.0);
@@ -134,8 +145,11 @@ static double yarn_frequency(const struct rope_config *c, double f, int32_t i)
 
 void rope_frequencies(const struct rope_config *c, float *inv_freq, float *scale)
 {
+    double theta = c->theta;
+    if (c->type == ROPE_ALPHA)
+        theta *= pow(c->alpha, c->dim / (c->dim - 2.0));
     for (int32_t i = 0; i < c->dim / 2; i++) {
-        double f = pow(c->theta, -2.0 * i / c->dim);
+        double f = pow(theta, -2.0 * i / c->dim);
         if (c->type == ROPE_LINEAR)
             f /= c->factor;
         else if (c->type == ROPE_LLAMA3)

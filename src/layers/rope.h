@@ -6,13 +6,20 @@
 #include "base/json.h"
 #include "layers/forward.h"
 
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+enum rope_type {
+    ROPE_DEFAULT,
+    ROPE_LINEAR,
+    ROPE_ALPHA, /* Hunyuan: a larger theta, whatever the length ("dynamic" with "alpha") */
+    ROPE_LLAMA3,
+    ROPE_YARN
+};
 
 struct rope_config {
     enum rope_type type;
     int32_t dim; /* rotated dims R of each head, even */
     double theta;
-    double factor;                            /* all but DEFAULT */
+    double factor;                            /* LINEAR, LLAMA3, YARN */
+    double alpha;                             /* ALPHA */
     double original_context;                  /* LLAMA3, YARN */
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
     double beta_fast, beta_slow;              /* YARN */

@@ -24,32 +24,69 @@ static void report(struct loader *l)
         l->progress(l->progress_context, (double)l->bytes / (double)l->total_bytes);
 }
 
-/* Otherwise than for counting, the weight can be read and is to be released. */
-static enum status find(const struct loader *l, const char *name, const char *suffix, int64_t rows,
+enum status loader_find(const struct loader *l, const char *name, const char *suffix, int64_t rows,
                         int64_t cols, struct weight *out, struct error *error)
 {
     char full[MAX_NAME];
     snprintf(full, sizeof full, "%s%s", name, suffix);
-    enum status status = checkpoint_weight(l->checkpoint, full, out, error);
-    if (status != OK)
+    if (l->on_weight)
+        l->on_weight(l->visitor_context, full, l->bytes);
+    return checkpoint_weight_of(l->checkpoint, full, rows, cols, !l->is_counting, out, error);
+}
+
+enum status loader_check_columns(const struct loader *l, const char *name,
+                                 const struct weight_slice *slice, struct error *error)
+{
+    if (slice->weight.order && slice->cols != slice->weight.cols)
+        return error_set(
+            error, ERROR_UNSUPPORTED,
+            "%s: weight %s has its inputs in an order of its own (desc_act) and cannot "
+            "be split over %d ranks; use 1",
+            checkpoint_path(l->checkpoint), name, l->comm->n_ranks);
+    int block = weight_shape(&slice->weight).block;
+    int64_t end = slice->col + slice->cols;
+    if (slice->col % block || (end % block && end != slice->weight.cols))
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%s: weight %s cannot be split over %d ranks: %lld columns from %lld are "
+                         "not whole blocks of %d; use fewer ranks",
+                         checkpoint_path(l->checkpoint), name, l->comm->n_ranks,
+                         (long long)slice->cols, (long long)slice->col, block);
+    return OK;
+}
+
+/* Reads the bias of outputs [first, first + n) into a new array that the caller frees. */
+static enum status read_bias(struct loader *l, const struct linear_part *part,
+                             const struct stored_rows *stored, int32_t first, int32_t n,
+                             float **out, struct error *error)
+{
+    struct weight w;
+    enum status status = loader_find(l, part->name, ".bias", 1, stored->n_stored, &w, error);
+    if (status != OK || l->is_counting)
         return status;
-    if (out->rows != rows || out->cols != cols)
-        return error_set(error, ERROR_INVALID,
-                         "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
-                         checkpoint_path(l->checkpoint), full, (long long)out->rows,
-                         (long long)out->cols, (long long)rows, (long long)cols);
-    return l->is_counting ? OK : checkpoint_unpack(l->checkpoint, full, out, error);
+    float *all = malloc((size_t)stored->n_stored * sizeof *all);
+    *out = malloc((size_t)n * sizeof **out);
+    if (!all || !*out) {
+        free(all);
+        return error_memory(error, (size_t)stored->n_stored * sizeof *all);
+    }
+    weight_row_dequantize(&w, 0, all);
+    checkpoint_release(l->checkpoint, &w);
+    for (int32_t i = 0; i < n; i++)
+        (*out)[i] = all[row_pattern_at(&stored->pattern, first + i)];
+    free(all);
+    return OK;
 }
 
 /* Fills the slice of this rank. Its bias, if any, is read into a new array that the caller frees.
  */
-static enum status slice_part(struct loader *l, const struct linear_part *part, enum shard shard,
+static enum status slice_part(struct loader *l, const struct linear_part *part,
+                              const struct stored_rows *stored, enum shard shard,
                               struct weight_slice *out, float **bias, struct error *error)
 {
     *bias = NULL;
     *out = (struct weight_slice){0};
     enum status status =
-        find(l, part->name, ".weight", part->n_out, part->n_in, &out->weight, error);
+        loader_find(l, part->name, ".weight", stored->n_stored, part->n_in, &out->weight, error);
     if (status != OK)
         return status;
     int32_t row = 0, rows = part->n_out, col = 0, cols = part->n_in;
@@ -57,36 +94,20 @@ static enum status slice_part(struct loader *l, const struct linear_part *part, 
         loader_share(l->comm, part->n_out, part->unit, &row, &rows);
     else if (shard == SHARD_ROWS)
         loader_share(l->comm, part->n_in, part->unit, &col, &cols);
-    int block = weight_shape(&out->weight).block;
-    if (col % block || ((col + cols) % block && col + cols != part->n_in))
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "%s: weight %s cannot be split over %d ranks: %d columns from %d are not "
-                         "whole blocks of %d; use fewer ranks",
-                         checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks, (int)cols,
-                         (int)col, block);
-    if (out->weight.order && l->comm->n_ranks > 1 && shard == SHARD_ROWS)
-        return error_set(
-            error, ERROR_UNSUPPORTED,
-            "%s: weight %s has its inputs in an order of its own (desc_act) and cannot "
-            "be split over %d ranks; use 1",
-            checkpoint_path(l->checkpoint), part->name, l->comm->n_ranks);
+    out->pattern = stored->pattern;
     out->row = row;
     out->rows = rows;
     out->col = col;
     out->cols = cols;
+    status = loader_check_columns(l, part->name, out, error);
+    if (status != OK)
+        return status;
     /* The bias of a row-parallel linear is added once, by rank 0. */
     if (!part->has_bias || (shard == SHARD_ROWS && l->comm->rank != 0))
         return OK;
-    struct weight w;
-    status = find(l, part->name, ".bias", 1, part->n_out, &w, error);
-    if (status != OK || l->is_counting)
-        return status;
-    *bias = malloc((size_t)part->n_out * sizeof **bias);
-    if (!*bias)
-        return error_memory(error, (size_t)part->n_out * sizeof **bias);
-    weight_row_dequantize(&w, 0, *bias);
-    out->bias = *bias + row;
-    return OK;
+    status = read_bias(l, part, stored, row, rows, bias, error);
+    out->bias = *bias;
+    return status;
 }
 
 /* Appends `item` to a growing array of pointers that the model owns. */
@@ -148,15 +169,20 @@ static enum status load_parts(struct loader *l, const struct weight_slice *slice
     return OK;
 }
 
-enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
-                          enum shard shard, struct linear_layer *out, struct error *error)
+/* `stored` is NULL for parts that are whole weights. */
+static enum status load_linear(struct loader *l, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               bool keeps_f32, struct linear_layer *out, struct error *error)
 {
     struct weight_slice slices[LINEAR_MAX_PARTS] = {0};
     float *biases[LINEAR_MAX_PARTS] = {0};
     enum status status = OK;
     *out = (struct linear_layer){.shard = shard};
     for (int i = 0; i < n_parts && status == OK; i++) {
-        status = slice_part(l, &parts[i], shard, &slices[i], &biases[i], error);
+        struct stored_rows whole = {.n_stored = parts[i].n_out};
+        status = slice_part(l, &parts[i], stored ? &stored[i] : &whole, shard, &slices[i],
+                            &biases[i], error);
+        slices[i].keeps_f32 = keeps_f32;
         out->n_out += (int32_t)slices[i].rows;
     }
     if (status == OK)
@@ -171,6 +197,35 @@ enum status loader_linear(struct loader *l, const struct linear_part *parts, int
     if (status == OK)
         report(l);
     return status;
+}
+
+enum status loader_linear(struct loader *l, const struct linear_part *parts, int n_parts,
+                          enum shard shard, struct linear_layer *out, struct error *error)
+{
+    return load_linear(l, parts, NULL, n_parts, shard, false, out, error);
+}
+
+enum status loader_linear_rows(struct loader *l, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               struct linear_layer *out, struct error *error)
+{
+    return load_linear(l, parts, stored, n_parts, shard, false, out, error);
+}
+
+enum status loader_router(struct loader *l, const struct linear_part *parts, int n_parts,
+                          struct linear_layer *out, struct error *error)
+{
+    return load_linear(l, parts, NULL, n_parts, SHARD_WHOLE, true, out, error);
+}
+
+enum status loader_keep_experts(struct loader *l, struct experts *experts, struct error *error)
+{
+    if (!keep(&l->model->experts, &l->model->n_experts, experts)) {
+        l->device->table->experts_free(l->device, experts);
+        return error_memory(error, sizeof(void *));
+    }
+    report(l);
+    return OK;
 }
 
 enum status loader_constant(struct loader *l, const float *values, int32_t n, struct tensor *out,
@@ -200,19 +255,27 @@ enum status loader_constant(struct loader *l, const float *values, int32_t n, st
     return OK;
 }
 
+enum status loader_read_vector(struct loader *l, const char *name, int32_t n, float *values,
+                               struct error *error)
+{
+    struct weight w;
+    enum status status = loader_find(l, name, "", 1, n, &w, error);
+    if (status == OK && !l->is_counting)
+        weight_row_dequantize(&w, 0, values);
+    if (status == OK && w.unpacked)
+        checkpoint_release(l->checkpoint, &w);
+    return status;
+}
+
 enum status loader_vector(struct loader *l, const char *name, int32_t n, struct tensor *out,
                           struct error *error)
 {
-    struct weight w;
-    enum status status = find(l, name, "", 1, n, &w, error);
-    if (status != OK || l->is_counting)
-        return status != OK ? status : loader_constant(l, NULL, n, out, error);
     float *values = malloc((size_t)n * sizeof *values);
     if (!values)
         return error_memory(error, (size_t)n * sizeof *values);
-    weight_row_dequantize(&w, 0, values);
-    checkpoint_release(l->checkpoint, &w);
-    status = loader_constant(l, values, n, out, error);
+    enum status status = loader_read_vector(l, name, n, values, error);
+    if (status == OK)
+        status = loader_constant(l, values, n, out, error);
     free(values);
     return status;
 }
@@ -228,9 +291,10 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
                              struct embedding **out, struct error *error)
 {
     struct weight w;
-    enum status status = find(l, name, "", n_rows, n_cols, &w, error);
+    enum status status = loader_find(l, name, "", n_rows, n_cols, &w, error);
     if (status == OK && (w.is_packed || w.unpacked)) { /* rows are read from the file */
-        checkpoint_release(l->checkpoint, &w);
+        if (w.unpacked)
+            checkpoint_release(l->checkpoint, &w);
         return error_set(error, ERROR_UNSUPPORTED,
                          "%s: %s is quantized by columns, which embeddings cannot be",
                          checkpoint_path(l->checkpoint), name);

@@ -17,6 +17,8 @@ struct loader {
     uint64_t bytes, total_bytes;
     load_progress progress;
     void *progress_context;
+    weight_visitor on_weight; /* while counting */
+    void *visitor_context;
 };
 
 /* One part of a fused linear: weight "NAME.weight" [n_out, n_in] and, if has_bias, "NAME.bias". */
@@ -33,6 +35,41 @@ struct linear_part {
 enum status loader_linear(struct loader *loader, const struct linear_part *parts, int n_parts,
                           enum shard shard, struct linear_layer *out, struct error *error);
 
+/* Where a part's outputs lie among the n_stored rows of "NAME.weight" and values of "NAME.bias". */
+struct stored_rows {
+    int32_t n_stored;
+    struct row_pattern pattern;
+};
+
+/* The same for parts that are rows of larger weights; one stored_rows a part. */
+enum status loader_linear_rows(struct loader *loader, const struct linear_part *parts,
+                               const struct stored_rows *stored, int n_parts, enum shard shard,
+                               struct linear_layer *out, struct error *error);
+
+/* Reads "NAME" into values [n]; nothing is read while counting. */
+enum status loader_read_vector(struct loader *loader, const char *name, int32_t n, float *values,
+                               struct error *error);
+
+/* The same as loader_linear, whole on every rank and for inputs that are never rounded: what
+ * chooses experts. */
+enum status loader_router(struct loader *loader, const struct linear_part *parts, int n_parts,
+                          struct linear_layer *out, struct error *error);
+
+/* The experts of one layer, of the whole model; their intermediate columns are split over ranks. */
+struct expert_shape {
+    int32_t n_experts, top_k, hidden, intermediate;
+    bool has_bias;
+    bool is_interleaved; /* in a stack of both, gate and up rows take turns */
+};
+
+/* loader_experts.c: loads the experts at PREFIX, which are one of
+ *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5
+ *   {experts,switch_mlp}.{gate,up,down}_proj.weight [E, out, in]       GGUF, MLX
+ *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4 */
+enum status loader_experts(struct loader *loader, const char *prefix,
+                           const struct expert_shape *shape, struct experts **out,
+                           struct error *error);
+
 /* Loads "NAME" as f32 [1, n]. */
 enum status loader_vector(struct loader *loader, const char *name, int32_t n, struct tensor *out,
                           struct error *error);
@@ -46,6 +83,18 @@ enum status loader_norm(struct loader *loader, const char *name, int32_t n, floa
 
 enum status loader_embedding(struct loader *loader, const char *name, int32_t n_rows,
                              int32_t n_cols, struct embedding **out, struct error *error);
+
+/* Weight "NAMESUFFIX", whose shape must be [rows, cols]. */
+enum status loader_find(const struct loader *loader, const char *name, const char *suffix,
+                        int64_t rows, int64_t cols, struct weight *out, struct error *error);
+
+/* ERROR_UNSUPPORTED if this rank's columns of weight NAME are not whole blocks. */
+enum status loader_check_columns(const struct loader *loader, const char *name,
+                                 const struct weight_slice *slice, struct error *error);
+
+/* Gives the model a stack that was loaded; frees it when there is no memory for that. */
+enum status loader_keep_experts(struct loader *loader, struct experts *experts,
+                                struct error *error);
 
 /* This rank's share of `n` outputs in units: first and count. */
 void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *first, int32_t *count);

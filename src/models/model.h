@@ -33,6 +33,9 @@ struct model_family {
     void (*forward)(struct model *model, struct forward *f);
     /* Tells layer `layer` of group `group` where its pages are. */
     void (*bind_pages)(struct model *model, int32_t group, int32_t layer, struct kv_pages pages);
+    /* Tells gated-delta layer `layer` (0 .. states.n_layers - 1) where its slots are. NULL where
+     * there are none. */
+    void (*bind_states)(struct model *model, int32_t layer, struct state_slots slots);
     void (*free)(struct model *model);
 };
 
@@ -43,12 +46,14 @@ struct model {
     int32_t n_heads, n_kv_heads, head_dim; /* on this rank */
     int32_t n_kv_groups;
     struct kv_group kv_groups[KV_MAX_GROUPS];
+    struct state_layout states;
     /* Everything the loader made for this model, freed by model_free. */
     struct device *device;
     struct linear **linears;
     struct buffer **buffers;
     struct embedding **embeddings;
-    int32_t n_linears, n_buffers, n_embeddings;
+    struct experts **experts; /* of one layer each */
+    int32_t n_linears, n_buffers, n_embeddings, n_experts;
 };
 
 /* The family that serves this configuration, or ERROR_UNSUPPORTED with the list of those there are.
@@ -60,6 +65,15 @@ enum status model_configure(const struct checkpoint *checkpoint, const struct co
 enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
                                struct device *device, struct comm *comm, uint64_t *bytes,
                                struct error *error);
+
+/* Told of each weight before it is counted, with the bytes that those before it take; NULL at the
+ * end. Weights that only stay in their file take none. */
+typedef void (*weight_visitor)(void *context, const char *name, uint64_t bytes_before);
+
+/* model_weight_bytes, weight by weight. */
+enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
+                                struct device *device, struct comm *comm, weight_visitor visitor,
+                                void *context, uint64_t *bytes, struct error *error);
 
 /* Called after each weight with the part of all bytes done so far, 0 to 1. */
 typedef void (*load_progress)(void *context, double done);

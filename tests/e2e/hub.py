@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -62,8 +63,17 @@ class Hub:
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.port = self.server.server_address[1]
+        self.scheme = "http"
         self.url = f"http://127.0.0.1:{self.port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def use_tls(self, certificate):
+        """From here on https alone; `certificate` is a PEM file with its key, for 127.0.0.1 and localhost."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.scheme = "https"
+        self.url = f"https://127.0.0.1:{self.port}"
 
     def close(self):
         self.server.shutdown()
@@ -129,7 +139,7 @@ class Hub:
         if not file.is_large:
             return self.plain(h, 200, file.sent, headers)
         # The same server under another name: another host as far as HTTP is concerned.
-        target = self.redirect_to or f"http://localhost:{self.port}/elsewhere/{repo.replace('/', '--')}/{name}"
+        target = self.redirect_to or f"{self.scheme}://localhost:{self.port}/elsewhere/{repo.replace('/', '--')}/{name}"
         headers |= {"ETag": '"of-the-redirect"', "X-Linked-Etag": f'"{file.etag}"',
                     "X-Linked-Size": str(len(file.data)), "Location": target}
         return self.plain(h, 302, b"Found. Redirecting", headers)

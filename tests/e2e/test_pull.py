@@ -592,3 +592,17 @@ def test_names_that_are_none(run, hub, name):
     for command in ("pull", "rm"):
         assert f'"{name}"' in sentence(run(command, name))
     assert not hub.seen
+
+
+def test_https_needs_a_certificate_that_is_trusted(hub, run, cache):
+    certificate = ROOT / "tests/data/tls/localhost.pem"  # signed by itself
+    hub.use_tls(certificate)
+    unset = {"HF_ENDPOINT": hub.url, "SSL_CERT_FILE": "", "CURL_CA_BUNDLE": ""}
+    refused = sentence(run("pull", REPO, **unset))
+    assert "SSL_CERT_FILE" in refused
+    nothing = sentence(run("pull", REPO, **{**unset, "SSL_CERT_FILE": "/no/such/file"}))
+    assert "SSL_CERT_FILE" in nothing
+    for variable in ("SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+        shutil.rmtree(cache, ignore_errors=True)
+        pulled = run("pull", REPO, **{**unset, variable: str(certificate)})
+        assert pulled.returncode == 0, pulled.stderr

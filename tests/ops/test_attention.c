@@ -11,6 +11,7 @@ struct shape {
     enum dtype dtype;
     int32_t n_sequences;
     int32_t q_len[MAX_SEQUENCES], kv_len[MAX_SEQUENCES];
+    float sinks; /* the largest of the heads' sinks; 0: there are none */
 };
 
 /* The inputs of a case: everything that each token's K and V was, and the args on one device. */
@@ -20,7 +21,7 @@ struct bench {
     struct buffer pages;
     struct matrix *k[MAX_SEQUENCES],
         *v[MAX_SEQUENCES]; /* [kv_len, heads * dim], as the KV dtype has it */
-    struct matrix *q, *out, *q_start, *kv_len, *table;
+    struct matrix *q, *out, *q_start, *kv_len, *table, *sinks;
     struct kv_pages kv;
     int32_t n_pages, n_rows;
 };
@@ -136,6 +137,9 @@ static struct bench *open_bench(struct device *device, const struct shape *shape
     }
     b->q = random_matrix(device, b->n_rows, s->n_kv_heads * s->group * s->dim, 1, &state);
     b->out = new_matrix(device, DTYPE_F32, b->n_rows, s->n_kv_heads * s->group * s->dim, 3);
+    b->sinks = random_matrix(device, 1, s->n_kv_heads * s->group, 0, &state);
+    for (int32_t h = 0; h < b->sinks->tensor.cols; h++)
+        at(b->sinks, 0)[h] *= s->sinks;
     b->kv = (struct kv_pages){&b->pages, 64, layout};
     if (device->table->attention_reserve(device, &layout, s->n_kv_heads * s->group, b->n_rows,
                                          s->n_sequences, &error) != OK)
@@ -162,6 +166,8 @@ static void attend(struct bench *b)
                                         .n_q_heads = s->n_kv_heads * s->group,
                                         .window = s->window,
                                         .scale = 2.5f / sqrtf((float)s->dim)};
+    if (s->sinks > 0)
+        args.sinks = b->sinks->tensor;
     device_paged_attention(b->device, &args);
 }
 
@@ -172,8 +178,8 @@ static void close_bench(struct bench *b)
         free_matrix(b->device, b->k[i]);
         free_matrix(b->device, b->v[i]);
     }
-    struct matrix *all[] = {b->q, b->out, b->q_start, b->kv_len, b->table};
-    for (int i = 0; i < 5; i++)
+    struct matrix *all[] = {b->q, b->out, b->q_start, b->kv_len, b->table, b->sinks};
+    for (int i = 0; i < 6; i++)
         free_matrix(b->device, all[i]);
     free(b);
 }
@@ -195,6 +201,11 @@ static void naive_head(const struct bench *b, int sequence, int32_t place, int32
             p[t] += (double)q[d] * (double)at(b->k[sequence], t)[kv + d];
         p[t] *= (double)(2.5f / sqrtf((float)s->dim));
         largest = p[t] > largest ? p[t] : largest;
+    }
+    double sink = (double)at(b->sinks, 0)[head];
+    if (s->sinks > 0) {
+        largest = sink > largest ? sink : largest;
+        sum = exp(sink - largest);
     }
     for (int32_t t = first; t <= place; t++)
         sum += p[t] = exp(p[t] - largest);
@@ -226,15 +237,17 @@ static void check_naive(const struct bench *b, double tolerance)
 }
 
 static const struct shape small_shapes[] = {
-    {1, 1, 64, 16, 0, DTYPE_F32, 1, {1}, {1}},
-    {2, 3, 64, 16, 0, DTYPE_F32, 3, {1, 5, 17}, {40, 5, 33}},
-    {3, 1, 80, 16, 7, DTYPE_F16, 2, {3, 1}, {50, 16}},
-    {1, 8, 96, 32, 33, DTYPE_BF16, 2, {20, 1}, {70, 100}},
-    {1, 4, 128, 1, 0, DTYPE_BF16, 2, {2, 1}, {9, 20}},
-    {2, 2, 16, 2, 5, DTYPE_BF16, 2, {2, 1}, {9, 20}},
-    {2, 2, 10, 4, 5, DTYPE_F16, 2, {2, 1}, {9, 20}},
-    {2, 2, 6, 8, 0, DTYPE_F32, 2, {20, 1}, {29, 20}},
-    {1, 3, 256, 64, 0, DTYPE_F32, 1, {70}, {70}},
+    {1, 1, 64, 16, 0, DTYPE_F32, 1, {1}, {1}, 0},
+    {2, 3, 64, 16, 0, DTYPE_F32, 3, {1, 5, 17}, {40, 5, 33}, 0},
+    {3, 1, 80, 16, 7, DTYPE_F16, 2, {3, 1}, {50, 16}, 0},
+    {1, 8, 96, 32, 33, DTYPE_BF16, 2, {20, 1}, {70, 100}, 0},
+    {1, 4, 128, 1, 0, DTYPE_BF16, 2, {2, 1}, {9, 20}, 0},
+    {2, 2, 16, 2, 5, DTYPE_BF16, 2, {2, 1}, {9, 20}, 0},
+    {2, 2, 10, 4, 5, DTYPE_F16, 2, {2, 1}, {9, 20}, 0},
+    {2, 2, 6, 8, 0, DTYPE_F32, 2, {20, 1}, {29, 20}, 0},
+    {1, 3, 256, 64, 0, DTYPE_F32, 1, {70}, {70}, 0},
+    {2, 3, 64, 16, 0, DTYPE_F32, 2, {5, 1}, {40, 1}, 4},
+    {1, 8, 64, 16, 7, DTYPE_BF16, 2, {20, 1}, {33, 50}, 200},
 };
 
 static void the_twin_is_softmax_attention(void **test)
@@ -261,7 +274,7 @@ struct devices {
 static struct devices open_devices(enum activations activations)
 {
     struct devices devices = {.twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2)};
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (int n_threads = 1; n_threads <= 3; n_threads++)
             devices.all[devices.n++] = open_device(isa, activations, n_threads);
     return devices;
@@ -284,10 +297,11 @@ static void compare_all(struct devices *devices, const struct shape *shape, uint
         struct bench *b = open_bench(devices->all[i], shape, seed);
         char what[160];
         snprintf(what, sizeof what,
-                 "device %d: heads %d x %d, dim %d, page %d, window %d, %s, sequences %d, "
-                 "q %d, kv %d",
+                 "device %d: heads %d x %d, dim %d, page %d, window %d, sinks %g, %s, "
+                 "sequences %d, q %d, kv %d",
                  i, shape->n_kv_heads, shape->group, shape->dim, shape->page_size, shape->window,
-                 dtype_name(shape->dtype), shape->n_sequences, shape->q_len[0], shape->kv_len[0]);
+                 (double)shape->sinks, dtype_name(shape->dtype), shape->n_sequences,
+                 shape->q_len[0], shape->kv_len[0]);
         assert_int_equal(b->pages.bytes, twin->pages.bytes);
         if (memcmp(b->pages.host, twin->pages.host, b->pages.bytes) != 0)
             fail_msg("%s: the pages differ", what);
@@ -319,6 +333,8 @@ static struct shape random_shape(uint64_t *state, int round)
         s.q_len[i] = random_below(state, 2) ? 1 : 1 + random_below(state, 70);
         s.kv_len[i] = s.q_len[i] + (random_below(state, 3) ? random_below(state, 200) : 0);
     }
+    if (random_below(state, 3) == 0)
+        s.sinks = random_below(state, 4) ? 3 : 300;
     return s;
 }
 
@@ -350,12 +366,14 @@ static void long_contexts_equal_the_twin(void **test)
 {
     (void)test;
     static const struct shape shapes[] = {
-        {2, 2, 64, 16, 0, DTYPE_BF16, 1, {1}, {3001}},
-        {1, 4, 128, 64, 0, DTYPE_F32, 1, {1}, {4096}},
-        {1, 3, 64, 16, 0, DTYPE_F16, 2, {40, 1}, {1050, 17}},
-        {3, 1, 64, 16, 1500, DTYPE_BF16, 1, {3}, {2500}},
-        {1, 3, 64, 16, 0, DTYPE_BF16, 2, {300, 70}, {300, 120}},
-        {1, 80, 8, 16, 0, DTYPE_BF16, 1, {3}, {600}},
+        {2, 2, 64, 16, 0, DTYPE_BF16, 1, {1}, {3001}, 0},
+        {1, 4, 128, 64, 0, DTYPE_F32, 1, {1}, {4096}, 0},
+        {1, 3, 64, 16, 0, DTYPE_F16, 2, {40, 1}, {1050, 17}, 0},
+        {3, 1, 64, 16, 1500, DTYPE_BF16, 1, {3}, {2500}, 0},
+        {1, 3, 64, 16, 0, DTYPE_BF16, 2, {300, 70}, {300, 120}, 0},
+        {1, 80, 8, 16, 0, DTYPE_BF16, 1, {3}, {600}, 0},
+        {2, 8, 64, 16, 0, DTYPE_BF16, 1, {1}, {3001}, 5},
+        {1, 3, 64, 64, 0, DTYPE_F32, 2, {1, 1}, {2000, 3000}, 200},
     };
     for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
         struct devices devices = open_devices(mode);
@@ -372,7 +390,7 @@ static void long_contexts_equal_the_twin(void **test)
 /* One sequence in one chunk, and the same rows as decode steps and small chunks. */
 static void check_chunks(struct device *device, enum dtype dtype, double tolerance)
 {
-    struct shape whole = {2, 3, 64, 16, 50, dtype, 1, {130}, {130}};
+    struct shape whole = {2, 3, 64, 16, 50, dtype, 1, {130}, {130}, 0};
     struct bench *b = open_bench(device, &whole, 77);
     attend(b);
     int32_t cols = b->q->tensor.cols, done = 0;
@@ -409,13 +427,52 @@ static void chunking_does_not_change_a_row(void **test)
     }
 }
 
+/* A sequence's pages move to spare ones, one of them on the way over another: a row is the same. */
+static void a_copied_page_reads_like_the_first(void **test)
+{
+    (void)test;
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        struct device *device = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+        struct shape shape = {.n_kv_heads = 2,
+                              .group = 2,
+                              .dim = 32,
+                              .page_size = 16,
+                              .dtype = dtype,
+                              .n_sequences = 1,
+                              .q_len = {5},
+                              .kv_len = {43}};
+        struct bench *b = open_bench(device, &shape, 91);
+        attend(b);
+        struct matrix *before = b->out, *pairs = new_matrix(device, DTYPE_I32, 4, 2, 0);
+        b->out = new_matrix(device, DTYPE_F32, b->n_rows, before->tensor.cols, 3);
+        int32_t *table = ints_at(b->table, 0), spare[3], n_spare = 0;
+        for (int32_t page = 0; page < b->n_pages && n_spare < 3; page++)
+            if (page != table[0] && page != table[1] && page != table[2])
+                spare[n_spare++] = page;
+        const int32_t copies[4][2] = {
+            {table[0], spare[0]}, {spare[0], spare[1]}, {table[1], spare[0]}, {table[2], spare[2]}};
+        for (int32_t i = 0; i < 4; i++)
+            memcpy(ints_at(pairs, i), copies[i], sizeof copies[i]);
+        device_kv_copy_page(device, &(struct kv_copy_page_args){b->kv, pairs->tensor});
+        table[0] = spare[1];
+        table[1] = spare[0];
+        table[2] = spare[2];
+        attend(b);
+        check_close(b->out, before, 0, 1, "copied");
+        free_matrix(device, before);
+        free_matrix(device, pairs);
+        close_bench(b);
+        device->table->close(device);
+    }
+}
+
 /* Scores whose exponentials would overflow, and ones that vanish. */
 static void large_scores_do_not_overflow(void **test)
 {
     (void)test;
-    struct shape shape = {1, 2, 64, 16, 0, DTYPE_BF16, 1, {4}, {100}};
+    struct shape shape = {1, 2, 64, 16, 0, DTYPE_BF16, 1, {4}, {100}, 0};
     struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
             struct device *device = open_device(isa, mode, 2);
             struct bench *a = open_bench(device, &shape, 3), *b = open_bench(twin, &shape, 3);
@@ -473,6 +530,7 @@ int main(void)
         cmocka_unit_test(rounded_attention_of_all_levels_is_near_the_twin),
         cmocka_unit_test(long_contexts_equal_the_twin),
         cmocka_unit_test(chunking_does_not_change_a_row),
+        cmocka_unit_test(a_copied_page_reads_like_the_first),
         cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };

@@ -158,7 +158,8 @@ static void rope_case(struct device *twin, struct device *device, int32_t rows, 
                                      .angles = angles->tensor,
                                      .head_dim = dim,
                                      .eps = 1e-6f,
-                                     .plus_one = flags & 2};
+                                     .plus_one = flags & 2,
+                                     .norm_last = flags & 8};
     if (flags & 1)
         args.q_norm = args.k_norm = weight->tensor;
     device_qk_norm_rope(device, &args);
@@ -180,7 +181,7 @@ static void check_ropes(struct device *twin, struct device *device, uint64_t *st
                                       {256, 256}, {80, 32}, {64, 10}, {2, 2}};
     for (int i = 0; i < N_ROW_COUNTS; i++)
         for (int j = 0; j < 8; j++)
-            for (int flags = 0; flags < 8; flags++)
+            for (int flags = 0; flags < 16; flags++)
                 rope_case(twin, device, row_counts[i], dims[j][0], dims[j][1], flags, state);
 }
 
@@ -210,6 +211,40 @@ static void rope_turns_the_halves_of_a_head(void **test)
     free_matrix(twin, q);
     free_matrix(twin, k);
     free_matrix(twin, angles);
+    twin->table->close(twin);
+}
+
+/* Weights that differ tell the order: those of the places after the turn, or before it. */
+static void the_norm_comes_before_or_after_the_turn(void **test)
+{
+    (void)test;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
+    struct matrix *q = new_matrix(twin, DTYPE_F32, 1, 2, 0),
+                  *k = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    struct matrix *angles = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    struct matrix *weight = new_matrix(twin, DTYPE_F32, 1, 2, 0);
+    const float quarter[] = {0, 1}, weights[] = {2, 10};
+    memcpy(at(angles, 0), quarter, sizeof quarter);
+    memcpy(at(weight, 0), weights, sizeof weights);
+    for (int last = 0; last < 2; last++) {
+        for (int i = 0; i < 2; i++)
+            at(q, 0)[i] = at(k, 0)[i] = 3; /* 1 after the norm */
+        struct qk_norm_rope_args args = {.q = q->tensor,
+                                         .k = k->tensor,
+                                         .angles = angles->tensor,
+                                         .q_norm = weight->tensor,
+                                         .k_norm = weight->tensor,
+                                         .head_dim = 2,
+                                         .norm_last = last};
+        device_qk_norm_rope(twin, &args);
+        const float expected[2][2] = {{-10, 2}, {-2, 10}};
+        for (int i = 0; i < 2; i++)
+            assert_true(at(q, 0)[i] == expected[last][i] && at(k, 0)[i] == expected[last][i]);
+    }
+    free_matrix(twin, q);
+    free_matrix(twin, k);
+    free_matrix(twin, angles);
+    free_matrix(twin, weight);
     twin->table->close(twin);
 }
 
@@ -274,6 +309,75 @@ static void silu_mul_survives_huge_and_broken_values(void **test)
     on_all_levels(check_extremes);
 }
 
+/* --- sigmoid_mul, gated_norm ------------------------------------------------------------------ */
+
+static void gate_case(struct device *twin, struct device *device, int32_t rows, int32_t cols,
+                      uint64_t *state)
+{
+    struct matrix *x = random_matrix(device, rows, cols, 1, state);
+    struct matrix *gate = random_matrix(device, rows, cols, 2, state);
+    struct matrix *out = new_matrix(device, DTYPE_F32, rows, cols, 3);
+    struct matrix *out2 = new_matrix(device, DTYPE_F32, rows, cols, 3);
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t c = 0; c < cols; c++)
+            at(gate, r)[c] *= c % 5 == 0 ? 85.0f : 10.0f;
+    struct sigmoid_mul_args args = {x->tensor, gate->tensor, out->tensor}, expected = args;
+    expected.out = out2->tensor;
+    device_sigmoid_mul(device, &args);
+    device_sigmoid_mul(twin, &expected);
+    check_close(out, out2, 1e-5, 1e-36, "sigmoid_mul");
+    check_borders(out);
+    struct matrix *all[] = {x, gate, out, out2};
+    for (int i = 0; i < 4; i++)
+        free_matrix(device, all[i]);
+}
+
+/* Three heads a row, against rms_norm and silu_mul of each. */
+static void gated_norm_case(struct device *twin, struct device *device, int32_t rows, int32_t dim,
+                            uint64_t *state)
+{
+    struct matrix *x = random_matrix(device, rows, 3 * dim, 1, state);
+    struct matrix *z = random_matrix(device, rows, 3 * dim, 2, state);
+    struct matrix *weight = random_matrix(device, 1, dim, 0, state);
+    struct matrix *out = new_matrix(device, DTYPE_F32, rows, 3 * dim, 3);
+    struct matrix *out2 = new_matrix(device, DTYPE_F32, rows, 3 * dim, 3);
+    device_gated_norm(device, &(struct gated_norm_args){x->tensor, z->tensor, weight->tensor,
+                                                        out->tensor, 0.01f});
+    for (int32_t r = 0; r < rows; r++)
+        for (int h = 0; h < 3; h++) {
+            const float *from = at(x, r) + h * dim, *gate = at(z, r) + h * dim;
+            double mean = 0;
+            for (int i = 0; i < dim; i++)
+                mean += (double)from[i] * (double)from[i] / dim;
+            for (int i = 0; i < dim; i++) {
+                double g = (double)gate[i], w = (double)at(weight, 0)[i];
+                at(out2, r)[h * dim + i] =
+                    (float)((double)from[i] / sqrt(mean + (double)0.01f) * w * g / (1 + exp(-g)));
+            }
+        }
+    check_close(out, out2, 1e-5, 1e-30, "gated_norm");
+    check_borders(out);
+    (void)twin;
+    struct matrix *all[] = {x, z, weight, out, out2};
+    for (int i = 0; i < 5; i++)
+        free_matrix(device, all[i]);
+}
+
+static void check_gates(struct device *twin, struct device *device, uint64_t *state)
+{
+    for (int i = 0; i < N_ROW_COUNTS; i++)
+        for (int j = 0; j < N_WIDTHS; j++) {
+            gate_case(twin, device, row_counts[i], widths[j], state);
+            gated_norm_case(twin, device, row_counts[i], widths[j], state);
+        }
+}
+
+static void gates_of_all_levels_equal_the_twin(void **test)
+{
+    (void)test;
+    on_all_levels(check_gates);
+}
+
 /* --- embed, gather ---------------------------------------------------------------------------- */
 
 static void check_lookups(struct device *twin, struct device *device, uint64_t *state)
@@ -283,8 +387,10 @@ static void check_lookups(struct device *twin, struct device *device, uint64_t *
     uint16_t values[VOCABULARY * COLS];
     for (int i = 0; i < VOCABULARY * COLS; i++)
         values[i] = bf16_from_f32(random_float(state));
-    struct weight weight = {
-        .encoding = WEIGHT_BF16, .rows = VOCABULARY, .cols = COLS, .data = (const uint8_t *)values};
+    struct weight weight = {.encoding = WEIGHT_BF16,
+                            .rows = VOCABULARY,
+                            .cols = COLS,
+                            .data = (const uint8_t *)values};
     struct embedding *table;
     struct error error;
     assert_int_equal(device->table->embedding_load(device, &weight, &table, &error), OK);
@@ -324,9 +430,11 @@ int main(void)
         cmocka_unit_test(rms_norm_of_all_levels_equals_the_twin),
         cmocka_unit_test(rms_norm_without_out_only_adds),
         cmocka_unit_test(rope_turns_the_halves_of_a_head),
+        cmocka_unit_test(the_norm_comes_before_or_after_the_turn),
         cmocka_unit_test(rope_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_survives_huge_and_broken_values),
+        cmocka_unit_test(gates_of_all_levels_equal_the_twin),
         cmocka_unit_test(embed_and_gather_copy_the_rows_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

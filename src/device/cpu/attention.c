@@ -23,6 +23,9 @@ const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa)
         return &attention_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &attention_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &attention_kernels_neon;
 #endif
     (void)isa;
     return &attention_kernels_scalar;
@@ -92,11 +95,15 @@ static void scalar_task(void *context, int task, int worker)
     int32_t end = *(const int32_t *)tensor_at(&args->kv_len, sequence) - behind + 1;
     int32_t first = args->window > 0 && end > args->window ? end - args->window : 0;
     size_t at = (size_t)head * (size_t)run->view.head_dim;
+    const float *sinks = args->sinks.buffer ? tensor_at(&args->sinks, 0) : NULL;
     attention_scalar(&run->view, tensor_at(&args->page_table, sequence),
                      head / (args->n_q_heads / args->pages.layout.n_heads),
                      (const float *)tensor_at(&args->q, row) + at,
-                     (float *)tensor_at(&args->out, row) + at, first, end, args->scale);
+                     (float *)tensor_at(&args->out, row) + at, first, end, args->scale,
+                     sinks ? sinks + head : NULL);
 }
+
+static const float log2_e = 1.44269504f;
 
 /* --- tiles ------------------------------------------------------------------------------------ */
 
@@ -104,7 +111,6 @@ static struct attention_tile tile_of(const struct attention_run *run, int worker
 {
     size_t dim = (size_t)run->view.head_dim;
     char *next = run->workspace + run->space.scratch + (size_t)worker * run->space.scratch_bytes;
-    const float log2_e = 1.44269504f;
     struct attention_tile tile = {.view = &run->view, .scale = run->args->scale * log2_e};
     /* The widest first, so that all but the last few begin on a cache line. */
     tile.q = (float *)(void *)next;
@@ -145,12 +151,29 @@ static float *out_of(const struct attention_run *run, const struct attention_tas
     return row + (size_t)(task->first_head + m % task->n_heads) * (size_t)run->view.head_dim;
 }
 
+/* What turns acc of vector m into the output, once all its tokens are in: 1 / sum, where a sink is
+ * one more key in the sum. */
+static float last_factor(const struct attention_run *run, const struct attention_task *task, int m,
+                         float base, float sum)
+{
+    const struct tensor *sinks = &run->args->sinks;
+    if (!sinks->buffer)
+        return 1 / sum;
+    const float *values = tensor_at(sinks, 0);
+    float sink = values[task->first_head + m % task->n_heads] * log2_e;
+    if (sink <= base)
+        return 1 / (sum + exp2f(sink - base));
+    float shrink = exp2f(base - sink);
+    return shrink / (sum * shrink + 1);
+}
+
 static void write_tile(const struct attention_run *run, const struct attention_task *task,
                        const struct attention_tile *tile)
 {
     int dim = run->view.head_dim;
     for (int m = 0; m < tile->n; m++) {
-        float *restrict out = out_of(run, task, m), factor = 1 / tile->sum[m];
+        float factor = last_factor(run, task, m, tile->base[m], tile->sum[m]);
+        float *restrict out = out_of(run, task, m);
         const float *acc = tile->acc + (size_t)m * (size_t)dim;
         for (int d = 0; d < dim; d++)
             out[d] = acc[d] * factor;
@@ -198,8 +221,9 @@ static void merge_parts(const struct attention_run *run, const struct attention_
             for (int d = 0; d < dim; d++)
                 out[d] += weight * acc[d];
         }
+        float factor = last_factor(run, task, m, base, sum);
         for (int d = 0; d < dim; d++)
-            out[d] /= sum;
+            out[d] *= factor;
     }
 }
 
@@ -273,6 +297,7 @@ void cpu_paged_attention(struct device *device, const struct paged_attention_arg
     const struct kv_layout *layout = &args->pages.layout;
     assert(args->q.dtype == DTYPE_F32 && args->out.dtype == DTYPE_F32);
     assert(args->q.cols == args->n_q_heads * layout->head_dim && args->out.cols == args->q.cols);
+    assert(!args->sinks.buffer || args->sinks.cols == args->n_q_heads);
     char *base = (char *)args->pages.buffer->host + args->pages.offset;
     struct attention_run run = {.args = args,
                                 .view = kv_view_of(layout, base),

@@ -110,6 +110,7 @@ extern const struct attention_kernels attention_kernels_scalar;
 extern const struct attention_kernels attention_kernels_avx2;
 extern const struct attention_kernels attention_kernels_avx512;
 extern const struct attention_kernels attention_kernels_amx;
+extern const struct attention_kernels attention_kernels_neon;
 
 /* Parts of the AVX-512 table that AMX shares. */
 extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;
@@ -117,9 +118,10 @@ void attention_round_f16_avx512(const float *from, uint16_t *to, int n);
 void attention_round_bf16_avx512(const float *from, uint16_t *to, int n);
 
 /* The scalar twin: head `kv_head` of the places first .. end-1 for one query vector, in double.
- * `pages` is the sequence's row of the page table. */
+ * `pages` is the sequence's row of the page table; `sink` is the head's, or NULL. */
 void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t kv_head,
-                      const float *q, float *out, int32_t first, int32_t end, float scale);
+                      const float *q, float *out, int32_t first, int32_t end, float scale,
+                      const float *sink);
 
 /* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
  * acc, base and sum. */

@@ -56,9 +56,11 @@ static void read_v(const struct kv_view *view, const void *row, int half, float 
 }
 
 void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t kv_head,
-                      const float *q, float *out, int32_t first, int32_t end, float scale)
+                      const float *q, float *out, int32_t first, int32_t end, float scale,
+                      const float *sink)
 {
-    double acc[ATTENTION_MAX_DIM], largest = -INFINITY, sum = 0;
+    double acc[ATTENTION_MAX_DIM];
+    double largest = sink ? (double)*sink : -INFINITY, sum = sink ? 1 : 0;
     float values[ATTENTION_MAX_DIM];
     int dim = view->head_dim;
     assert(dim <= ATTENTION_MAX_DIM);

@@ -31,6 +31,17 @@ const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa)
     default:
         break;
     }
+#elif defined(__aarch64__)
+    switch (isa) {
+    case CPU_ISA_I8MM:
+        return &linear_kernels_i8mm;
+    case CPU_ISA_DOTPROD:
+        return &linear_kernels_dotprod;
+    case CPU_ISA_NEON:
+        return &linear_kernels_neon;
+    default:
+        break;
+    }
 #endif
     (void)isa;
     return &linear_kernels_scalar;
@@ -68,8 +79,9 @@ static enum status check_slice(const struct weight_slice *slice, int64_t cols, s
         return error_set(error, ERROR_INVALID,
                          "parts of one linear have %lld and %lld columns; they must agree",
                          (long long)cols, (long long)slice->cols);
-    if (slice->row < 0 || slice->rows < 1 || slice->row > w->rows ||
-        slice->rows > w->rows - slice->row)
+    if (slice->row < 0 || slice->rows < 1 || slice->rows > w->rows || slice->pattern.first < 0 ||
+        slice->pattern.run < 0 || slice->pattern.stride < 0 ||
+        linear_slice_place(slice, slice->rows - 1) >= w->rows)
         return error_set(error, ERROR_INVALID, "rows %lld + %lld of a weight of %lld rows",
                          (long long)slice->row, (long long)slice->rows, (long long)w->rows);
     if (slice->col < 0 || slice->cols < 1 || slice->col > w->cols ||
@@ -88,9 +100,10 @@ static enum status check_slice(const struct weight_slice *slice, int64_t cols, s
     return weight_has_levels_apart(w) ? check_levels(w, error) : OK;
 }
 
-static enum linear_mode mode_of(const struct cpu_device *cpu, const struct weight *w)
+static enum linear_mode mode_of(const struct cpu_device *cpu, const struct weight_slice *slice)
 {
-    if (!cpu->is_int8)
+    const struct weight *w = &slice->weight;
+    if (!cpu->is_int8 || slice->keeps_f32)
         return MODE_FLOAT;
     if (w->encoding == WEIGHT_BF16 || w->encoding == WEIGHT_E4M3)
         return MODE_BF16;
@@ -129,7 +142,7 @@ static void describe(const struct cpu_device *cpu, const struct weight_slice *sl
     for (int i = 0; i < n_slices; i++) {
         struct linear_part *part = &linear->parts[i];
         *part = (struct linear_part){
-            .mode = mode_of(cpu, &slices[i].weight),
+            .mode = mode_of(cpu, &slices[i]),
             .rows = slices[i].rows,
             .cols = linear->cols,
             .padded_cols = linear->padded_cols,
@@ -169,6 +182,18 @@ size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices
     size_t bytes = 0;
     describe(cpu_device_of(device), slices, n_slices, &linear);
     return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
+}
+
+size_t cpu_linear_size(const struct linear *linear)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < linear->n_parts; i++) {
+        const struct linear_part *part = &linear->parts[i];
+        bytes += (size_t)part->n_blocks * part->block_bytes;
+        if (part->bias)
+            bytes += (size_t)part->rows * sizeof *part->bias;
+    }
+    return bytes;
 }
 
 struct packing_run {
@@ -241,12 +266,16 @@ static struct input_sizes input_sizes(const struct linear *linear, int32_t n_row
     return sizes;
 }
 
+size_t linear_input_bytes(const struct linear *linear, int32_t n_rows)
+{
+    return input_sizes(linear, n_rows).total;
+}
+
 static enum status reserve_workspace(struct cpu_device *cpu, const struct linear *linear,
                                      struct error *error)
 {
     size_t scratch = linear->scratch_bytes * (size_t)thread_pool_size(cpu->pool), total;
-    struct input_sizes sizes = input_sizes(linear, linear->max_rows);
-    if (!size_add(sizes.total, scratch, &total))
+    if (!size_add(linear_input_bytes(linear, linear->max_rows), scratch, &total))
         return error_memory(error, SIZE_MAX);
     return cpu_workspace_reserve(cpu, total > ALIGN ? total : ALIGN, error);
 }
@@ -345,7 +374,6 @@ struct linear_run {
     struct linear_input in;
     float *out;
     size_t stride;
-    float *ordered;   /* [n_rows][cols], if the linear has an order */
     uint8_t *scratch; /* [workers][scratch_bytes] */
     /* Tasks: n_block_ranges a pass, passes of rows_per_pass rows (whole tiles). */
     int n_block_ranges;
@@ -353,27 +381,55 @@ struct linear_run {
     int64_t tiles_per_task; /* of prepare_task */
 };
 
-/* Brings the inputs of one row into the weights' order. */
-static void order_task(void *context, int task, int worker)
+struct linear_input linear_input_make(const struct linear_kernels *kernels,
+                                      const struct linear *linear, const float *x, size_t x_stride,
+                                      int32_t n_rows, uint8_t *at)
 {
-    (void)worker;
-    const struct linear_run *run = context;
-    const struct linear *linear = run->linear;
-    const float *from = run->in.x + (size_t)task * run->in.x_stride;
-    float *to = run->ordered + (size_t)task * (size_t)linear->cols;
-    for (int32_t c = 0; c < linear->cols; c++)
-        to[c] = from[linear->order[c]];
+    struct input_sizes sizes = input_sizes(linear, n_rows);
+    struct linear_input in = {.x = x,
+                              .x_stride = x_stride,
+                              .n_rows = n_rows,
+                              .cols = linear->cols,
+                              .padded_cols = linear->padded_cols,
+                              .tile_rows = kernels->tile_rows(n_rows)};
+    if (linear->order) {
+        in.unordered = x;
+        in.unordered_stride = x_stride;
+        in.x = (const float *)(const void *)at;
+        in.x_stride = (size_t)linear->cols;
+        at += sizes.ordered;
+    }
+    in.rounded = at;
+    at += sizes.rounded;
+    in.codes = (int8_t *)at;
+    at += sizes.codes;
+    in.levels = (float *)(void *)at;
+    at += sizes.levels;
+    in.sums = (int32_t *)(void *)at;
+    return in;
 }
 
-/* From here on the inputs are the ordered ones. */
-static void order_inputs(struct cpu_device *cpu, struct linear_run *run)
+/* Brings the inputs of whole tiles into the columns' order. */
+static void order_inputs(const struct linear *linear, const struct linear_input *in,
+                         struct linear_range tiles)
 {
-    if (run->in.n_rows == 1) /* not worth a barrier */
-        order_task(run, 0, 0);
-    else
-        thread_pool_run(cpu->pool, order_task, run, run->in.n_rows);
-    run->in.x = run->ordered;
-    run->in.x_stride = (size_t)run->linear->cols;
+    int64_t end = tiles.end * in->tile_rows;
+    for (int64_t row = tiles.first * in->tile_rows; row < end && row < in->n_rows; row++) {
+        const float *from = in->unordered + (size_t)row * in->unordered_stride;
+        float *to = (float *)(uintptr_t)in->x + (size_t)row * in->x_stride;
+        for (int32_t c = 0; c < linear->cols; c++)
+            to[c] = from[linear->order[c]];
+    }
+}
+
+void linear_input_prepare(const struct linear_kernels *kernels, const struct linear *linear,
+                          const struct linear_input *in, struct linear_range tiles)
+{
+    if (linear->order)
+        order_inputs(linear, in, tiles);
+    for (int mode = MODE_BF16; mode <= MODE_INT8; mode++)
+        if (linear->needs[mode])
+            kernels->prepare(in, (enum linear_mode)mode, tiles);
 }
 
 static void prepare_task(void *context, int task, int worker)
@@ -384,9 +440,7 @@ static void prepare_task(void *context, int task, int worker)
     struct linear_range tiles = {task * run->tiles_per_task, (task + 1) * run->tiles_per_task};
     if (tiles.end > n_tiles)
         tiles.end = n_tiles;
-    for (int mode = MODE_BF16; mode <= MODE_INT8; mode++)
-        if (run->linear->needs[mode])
-            run->kernels->prepare(&run->in, (enum linear_mode)mode, tiles);
+    linear_input_prepare(run->kernels, run->linear, &run->in, tiles);
 }
 
 static void multiply_task(void *context, int task, int worker)
@@ -403,7 +457,7 @@ static void multiply_task(void *context, int task, int worker)
         const struct linear_part *part = &linear->parts[i];
         struct linear_range blocks = {first > 0 ? first : 0,
                                       end < part->n_blocks ? end : part->n_blocks};
-        struct linear_output output = {run->out + part->first_out, run->stride};
+        struct linear_output output = {.out = run->out + part->first_out, .stride = run->stride};
         if (blocks.first < blocks.end)
             run->kernels->multiply(part, &run->in, blocks, rows, &output,
                                    run->scratch + (size_t)worker * linear->scratch_bytes);
@@ -429,23 +483,6 @@ static void plan_tasks(struct linear_run *run, int n_threads)
     run->n_block_ranges = (int)(n_threads == 1 ? 1 : ranges < blocks ? ranges : blocks);
 }
 
-static void place_workspace(struct linear_run *run, void *workspace)
-{
-    struct input_sizes sizes = input_sizes(run->linear, run->in.n_rows);
-    uint8_t *at = workspace;
-    run->ordered = (float *)(void *)at;
-    at += sizes.ordered;
-    run->in.rounded = at;
-    at += sizes.rounded;
-    run->in.codes = (int8_t *)at;
-    at += sizes.codes;
-    run->in.levels = (float *)(void *)at;
-    at += sizes.levels;
-    run->in.sums = (int32_t *)(void *)at;
-    at += sizes.sums;
-    run->scratch = at;
-}
-
 void cpu_linear(struct device *device, const struct linear_args *args)
 {
     struct cpu_device *cpu = cpu_device_of(device);
@@ -454,23 +491,18 @@ void cpu_linear(struct device *device, const struct linear_args *args)
         return;
     assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
+    uint8_t *workspace = cpu->workspace.host;
     struct linear_run run = {
         .kernels = cpu->linears,
         .linear = linear,
-        .in = {.x = tensor_at(&args->x, 0),
-               .x_stride = (size_t)args->x.stride,
-               .n_rows = args->x.rows,
-               .cols = linear->cols,
-               .padded_cols = linear->padded_cols,
-               .tile_rows = cpu->linears->tile_rows(args->x.rows)},
+        .in = linear_input_make(cpu->linears, linear, tensor_at(&args->x, 0),
+                                (size_t)args->x.stride, args->x.rows, workspace),
         .out = tensor_at(&args->out, 0),
         .stride = (size_t)args->out.stride,
+        .scratch = workspace + linear_input_bytes(linear, args->x.rows),
     };
-    place_workspace(&run, cpu->workspace.host);
     plan_tasks(&run, thread_pool_size(cpu->pool));
-    if (linear->order)
-        order_inputs(cpu, &run);
-    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16]) {
+    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16] || linear->order) {
         int64_t n_tiles = ceil_div(run.in.n_rows, run.in.tile_rows);
         bool is_small = (int64_t)run.in.n_rows * run.in.cols < 1 << 14; /* not worth a barrier */
         run.tiles_per_task = is_small ? n_tiles : 1;

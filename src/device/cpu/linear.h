@@ -223,6 +223,9 @@ struct linear_input {
     const float *x; /* row t begins at x + t * x_stride */
     size_t x_stride;
     int32_t n_rows, cols, padded_cols, tile_rows;
+    /* Of a linear with an order: x as it was given; the other x is filled from it. */
+    const float *unordered;
+    size_t unordered_stride;
     /* MODE_INT8, of tile t and unit u at index (t * n_units + u): */
     int8_t *codes; /* [H][32] */
     float *levels; /* [2][H]: the scale, and scale * sum(q) */
@@ -232,11 +235,17 @@ struct linear_input {
     void *rounded;
 };
 
-/* Where a part's results go: element [t][row] at out + t * stride + row. */
+/* Where a part's results go: `out` is the place of token row `row` and output `col`. */
 struct linear_output {
     float *out;
-    size_t stride;
+    size_t stride; /* between token rows */
+    int64_t row, col;
 };
+
+static inline float *linear_output_at(const struct linear_output *output, int64_t row, int64_t col)
+{
+    return output->out + (size_t)(row - output->row) * output->stride + (col - output->col);
+}
 
 struct linear_range {
     int64_t first, end;
@@ -271,11 +280,29 @@ size_t linear_block_bytes(const struct linear_part *part);
 void linear_pack_block(const struct linear_part *part, const struct weight_slice *slice,
                        int64_t block, uint8_t *to);
 
+/* The weight's row that is row `row` of the slice. */
+static inline int64_t linear_slice_place(const struct weight_slice *slice, int64_t row)
+{
+    return row_pattern_at(&slice->pattern, slice->row + row);
+}
+
 /* A weight of the one output row `row` of the slice, its columns only. */
 static inline struct weight linear_slice_row(const struct weight_slice *slice, int64_t row)
 {
-    return weight_row_piece(&slice->weight, slice->row + row, slice->col, slice->cols);
+    return weight_row_piece(&slice->weight, linear_slice_place(slice, row), slice->col,
+                            slice->cols);
 }
+
+/* linear.c: bytes of the activations of n_rows rows in all forms that the linear needs, a multiple
+ * of 64 and of no more than linear in n_rows rounded up to TILE_ROWS_MAX. */
+size_t linear_input_bytes(const struct linear *linear, int32_t n_rows);
+/* The input of a call; its forms lie at `at`, which is aligned to 64. */
+struct linear_input linear_input_make(const struct linear_kernels *kernels,
+                                      const struct linear *linear, const float *x, size_t x_stride,
+                                      int32_t n_rows, uint8_t *at);
+/* Fills the forms of whole tiles. */
+void linear_input_prepare(const struct linear_kernels *kernels, const struct linear *linear,
+                          const struct linear_input *in, struct linear_range tiles);
 
 /* linear_scalar.c: the definition of the int8 form, used by levels without vector code for it. */
 void linear_prepare_scalar(const struct linear_input *in, enum linear_mode mode,
@@ -285,6 +312,9 @@ extern const struct linear_kernels linear_kernels_scalar;
 extern const struct linear_kernels linear_kernels_avx2;
 extern const struct linear_kernels linear_kernels_avx512;
 extern const struct linear_kernels linear_kernels_amx;
+extern const struct linear_kernels linear_kernels_neon;
+extern const struct linear_kernels linear_kernels_dotprod;
+extern const struct linear_kernels linear_kernels_i8mm;
 
 static inline int32_t linear_n_units(const struct linear_input *in)
 {

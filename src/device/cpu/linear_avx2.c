@@ -510,8 +510,7 @@ static void store_row(const struct linear_part *part, int64_t block, int64_t row
     }
     int64_t left = part->rows - block * BLOCK_ROWS;
     size_t n = left < BLOCK_ROWS ? (size_t)left : BLOCK_ROWS;
-    memcpy(output->out + (size_t)row * output->stride + (size_t)block * BLOCK_ROWS, values,
-           n * sizeof(float));
+    memcpy(linear_output_at(output, row, block * BLOCK_ROWS), values, n * sizeof(float));
 }
 
 static void multiply_block_int8(const struct linear_part *part, const struct linear_input *in,

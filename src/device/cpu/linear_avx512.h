@@ -263,7 +263,7 @@ ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int
 {
     int64_t left = part->rows - block * BLOCK_ROWS;
     __mmask16 mask = left >= BLOCK_ROWS ? (__mmask16)0xFFFF : (__mmask16)((1u << left) - 1);
-    float *to = output->out + (size_t)row * output->stride + (size_t)block * BLOCK_ROWS;
+    float *to = linear_output_at(output, row, block * BLOCK_ROWS);
     __m512 bias =
         part->bias ? _mm512_loadu_ps(part->bias + block * BLOCK_ROWS) : _mm512_setzero_ps();
     for (int i = 0; i < n; i++, to += output->stride)

@@ -291,8 +291,8 @@ static uint8_t *pack_chunk(const struct linear_part *part, const struct chunk *f
 static void read_quantized(const struct weight_slice *slice, int64_t row, struct chunk *chunk,
                            int lane)
 {
-    struct weight one =
-        weight_row_piece(&slice->weight, slice->row + row, slice->col + chunk->first, chunk->cols);
+    struct weight one = weight_row_piece(&slice->weight, linear_slice_place(slice, row),
+                                         slice->col + chunk->first, chunk->cols);
     const struct weight_encoding_info info = weight_shape(&one);
     bool has_super = info.block > info.group;
     struct weight_row to = {.codes = chunk->codes[lane]};

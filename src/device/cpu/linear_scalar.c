@@ -165,7 +165,7 @@ static void multiply_scalar(const struct linear_part *part, const struct linear_
                                                : dot_float(x, view.values, part->cols);
             if (part->bias)
                 y += part->bias[n];
-            output->out[(size_t)t * output->stride + (size_t)n] = (float)y;
+            *linear_output_at(output, t, n) = (float)y;
         }
     }
 }

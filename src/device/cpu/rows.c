@@ -1,6 +1,6 @@
 /* The ops that work on each row for itself: embed, rms_norm, rope_angles, qk_norm_rope, silu_mul,
- * gather. Rows are shared out to the pool only where there is more to do than a run of it costs; a
- * single row stays on the calling thread. */
+ * sigmoid_mul, gated_norm, moe_route, gather. Rows are shared out to the pool only where there is
+ * more to do than a run of it costs; a single row stays on the calling thread. */
 #include "device/cpu/rows.h"
 
 #include "base/size.h"
@@ -22,6 +22,9 @@ const struct row_kernels *cpu_row_kernels(enum cpu_isa isa)
         return &row_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &row_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &row_kernels_neon;
 #endif
     (void)isa;
     return &row_kernels_scalar;
@@ -159,7 +162,7 @@ void cpu_rope_angles(struct device *device, const struct rope_angles_args *args)
     for_rows(device, rope_angles_rows, args, args->out.rows, args->out.cols / 2 * ANGLE_COST);
 }
 
-/* Norm and rotation of each head of one row of q or of k. */
+/* Norm and rotation, in their order, of each head of one row of q or of k. */
 static void norm_rope_row(const struct row_kernels *kernels, const struct qk_norm_rope_args *args,
                           const struct tensor *heads, const struct tensor *weight, int row)
 {
@@ -167,10 +170,13 @@ static void norm_rope_row(const struct row_kernels *kernels, const struct qk_nor
     const float *angles = tensor_at(&args->angles, row);
     float *head = tensor_at(heads, row);
     for (int h = 0; h < heads->cols / dim; h++, head += dim) {
+        if (args->norm_last)
+            kernels->rotate(head, angles, args->angles.cols);
         if (weight->buffer)
             kernels->rms_norm(head, NULL, tensor_at(weight, 0), head, dim, args->eps,
                               args->plus_one ? 1.0f : 0.0f);
-        kernels->rotate(head, angles, args->angles.cols);
+        if (!args->norm_last)
+            kernels->rotate(head, angles, args->angles.cols);
     }
 }
 
@@ -216,6 +222,100 @@ void cpu_silu_mul(struct device *device, const struct silu_mul_args *args)
     int cols = args->out.cols, chunks = (int)ceil_div(cols, SILU_CHUNK);
     for_rows(device, silu_mul_chunks, args, args->out.rows * chunks,
              (int64_t)SILU_COST * (cols < SILU_CHUNK ? cols : SILU_CHUNK));
+}
+
+/* --- sigmoid_mul, gated_norm -------------------------------------------------------------------
+ */
+
+static void sigmoid_mul_rows(const struct row_kernels *kernels, const void *context, int first,
+                             int n)
+{
+    const struct sigmoid_mul_args *args = context;
+    for (int row = first; row < first + n; row++)
+        kernels->sigmoid_mul(tensor_at(&args->x, row), tensor_at(&args->gate, row),
+                             tensor_at(&args->out, row), args->x.cols);
+}
+
+void cpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->gate.cols == args->x.cols);
+    for_rows(device, sigmoid_mul_rows, args, args->x.rows, (int64_t)SILU_COST * args->x.cols);
+}
+
+/* A head is a task's unit, so that a single row is shared by the threads. */
+static void gated_norm_heads(const struct row_kernels *kernels, const void *context, int first,
+                             int n)
+{
+    const struct gated_norm_args *args = context;
+    int dim = args->weight.cols, heads = args->x.cols / dim;
+    for (int i = first; i < first + n; i++) {
+        int row = i / heads, col = i % heads * dim;
+        float *out = (float *)tensor_at(&args->out, row) + col;
+        kernels->rms_norm((const float *)tensor_at(&args->x, row) + col, NULL,
+                          tensor_at(&args->weight, 0), out, dim, args->eps, 0);
+        kernels->silu_mul((const float *)tensor_at(&args->z, row) + col, out, out, dim);
+    }
+}
+
+void cpu_gated_norm(struct device *device, const struct gated_norm_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->x.cols % args->weight.cols == 0);
+    assert(args->z.cols == args->x.cols);
+    for_rows(device, gated_norm_heads, args, args->x.rows * (args->x.cols / args->weight.cols),
+             (int64_t)SILU_COST * args->weight.cols);
+}
+
+/* --- moe_route -------------------------------------------------------------------------------- */
+
+/* The n largest of `logits` in `experts`, largest first, a NaN as -inf. A list is kept in order;
+ * most experts only look at its end. */
+static void choose_experts(const float *logits, int n_experts, int32_t *experts, int n)
+{
+    for (int e = 0; e < n_experts; e++) {
+        float logit = isnan(logits[e]) ? -INFINITY : logits[e];
+        int at = e < n ? e : n;
+        while (at > 0) {
+            float other = logits[experts[at - 1]];
+            if (!(logit > (isnan(other) ? -INFINITY : other)))
+                break;
+            if (at < n)
+                experts[at] = experts[at - 1];
+            at--;
+        }
+        if (at < n)
+            experts[at] = e;
+    }
+}
+
+static void moe_route_rows(const struct row_kernels *kernels, const void *context, int first, int n)
+{
+    const struct moe_route_args *args = context;
+    int n_chosen = args->experts.cols, n_experts = args->logits.cols;
+    for (int row = first; row < first + n; row++) {
+        const float *logits = tensor_at(&args->logits, row);
+        int32_t *experts = tensor_at(&args->experts, row);
+        float *weights = tensor_at(&args->weights, row);
+        choose_experts(logits, n_experts, experts, n_chosen);
+        float max = logits[experts[0]], sum = 0;
+        for (int i = 0; i < n_chosen; i++) {
+            weights[i] = expf(logits[experts[i]] - max);
+            sum += weights[i];
+        }
+        if (!args->is_normalised)
+            sum = kernels->sum_exp(logits, n_experts, max);
+        for (int i = 0; i < n_chosen; i++)
+            weights[i] /= sum;
+    }
+}
+
+void cpu_moe_route(struct device *device, const struct moe_route_args *args)
+{
+    assert(args->logits.dtype == DTYPE_F32 && args->experts.dtype == DTYPE_I32);
+    assert(args->experts.cols >= 1 && args->experts.cols <= args->logits.cols);
+    assert(args->weights.cols == args->experts.cols && args->weights.dtype == DTYPE_F32);
+    enum { ROUTE_COST = 4 /* floats of plain work a logit */ };
+    for_rows(device, moe_route_rows, args, args->logits.rows,
+             (int64_t)ROUTE_COST * args->logits.cols);
 }
 
 /* --- gather ----------------------------------------------------------------------------------- */

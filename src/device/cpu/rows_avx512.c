@@ -2,5 +2,4 @@
 
 #include "device/cpu/rows_vec.h"
 
-const struct row_kernels row_kernels_avx512 = {
-    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul};
+const struct row_kernels row_kernels_avx512 = ROW_KERNELS;

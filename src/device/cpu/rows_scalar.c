@@ -39,5 +39,34 @@ static void silu_mul(const float *gate, const float *up, float *out, int n)
     }
 }
 
-const struct row_kernels row_kernels_scalar = {
-    .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul};
+static void sigmoid_mul(const float *x, const float *gate, float *out, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (float)((double)x[i] / (1 + exp(-(double)gate[i])));
+}
+
+static void clamped_swiglu(const float *gate, const float *up, float *out, int n, float alpha,
+                           float limit)
+{
+    for (int i = 0; i < n; i++) {
+        double g = gate[i] > limit ? (double)limit : (double)gate[i];
+        double u = up[i] > limit ? (double)limit : up[i] < -limit ? (double)-limit : (double)up[i];
+        out[i] = (float)((u + 1) * g / (1 + exp(-(double)alpha * g)));
+    }
+}
+
+static float sum_exp(const float *x, int n, float max)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += exp((double)x[i] - (double)max);
+    return (float)sum;
+}
+
+static void add_scaled(const float *x, float scale, float *out, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (float)((double)x[i] * (double)scale + (double)out[i]);
+}
+
+const struct row_kernels row_kernels_scalar = ROW_KERNELS;

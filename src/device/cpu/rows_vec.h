@@ -69,4 +69,57 @@ static void silu_mul(const float *gate, const float *up, float *out, int n)
     }
 }
 
+static void sigmoid_mul(const float *x, const float *gate, float *out, int n)
+{
+    for (int i = 0; i < n; i += VEC_LANES) {
+        int some = n - i < VEC_LANES ? n - i : VEC_LANES;
+        vec e = vec_exp(vec_sub(vec_set(0), vec_load_first(gate + i, some)));
+        vec v = vec_div(vec_load_first(x + i, some), vec_add(vec_set(1), e));
+        vec_store_first(out + i, v, some);
+    }
+}
+
+/* The smaller of a number and a limit; a NaN in v stays. */
+static inline vec vec_at_most(vec v, vec limit)
+{
+    vec zero = vec_set(0);
+    return vec_sub(zero, vec_max(vec_sub(zero, limit), vec_sub(zero, v)));
+}
+
+static void clamped_swiglu(const float *gate, const float *up, float *out, int n, float alpha,
+                           float limit)
+{
+    vec most = vec_set(limit), least = vec_set(-limit), one = vec_set(1), slope = vec_set(-alpha);
+    for (int i = 0; i < n; i += VEC_LANES) {
+        int some = n - i < VEC_LANES ? n - i : VEC_LANES;
+        vec g = vec_at_most(vec_load_first(gate + i, some), most);
+        vec u = vec_max(least, vec_at_most(vec_load_first(up + i, some), most));
+        vec e = vec_exp(vec_mul(g, slope));
+        vec_store_first(out + i, vec_mul(vec_div(g, vec_add(one, e)), vec_add(u, one)), some);
+    }
+}
+
+static float sum_exp(const float *x, int n, float max)
+{
+    vec sum = vec_set(0), most = vec_set(max);
+    int i = 0;
+    for (; i + VEC_LANES <= n; i += VEC_LANES)
+        sum = vec_add(sum, vec_exp(vec_sub(vec_load(x + i), most)));
+    if (i < n) {
+        vec last = vec_exp(vec_sub(vec_load_first(x + i, n - i), most));
+        sum = vec_add(sum, vec_keep(last, 0, n - i, vec_set(0)));
+    }
+    return vec_sum(sum);
+}
+
+static void add_scaled(const float *x, float scale, float *out, int n)
+{
+    vec factor = vec_set(scale);
+    for (int i = 0; i < n; i += VEC_LANES) {
+        int some = n - i < VEC_LANES ? n - i : VEC_LANES;
+        vec sum = vec_fma(vec_load_first(x + i, some), factor, vec_load_first(out + i, some));
+        vec_store_first(out + i, sum, some);
+    }
+}
+
 #endif

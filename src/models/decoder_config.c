@@ -1,12 +1,12 @@
-/* The configuration of a dense decoder: keys, bounds, which layers slide. */
+/* The configuration of a decoder: keys, bounds, which layers slide. */
 #include "models/config.h"
-#include "models/dense.h"
+#include "models/decoder.h"
 
 #include <string.h>
 
 enum { MAX_DIM = 1 << 20, MAX_VOCAB = 1 << 22, MAX_CONTEXT = 1 << 24, MAX_HEADS = 4096 };
 
-static enum status read_shape(const struct json *config, struct dense_config *c,
+static enum status read_shape(const struct json *config, struct decoder_config *c,
                               struct error *error)
 {
     struct {
@@ -14,9 +14,8 @@ static enum status read_shape(const struct json *config, struct dense_config *c,
         int32_t max, otherwise;
         int32_t *out;
     } counts[] = {
-        {"num_hidden_layers", DENSE_MAX_LAYERS, 0, &c->n_layers},
+        {"num_hidden_layers", DECODER_MAX_LAYERS, 0, &c->n_layers},
         {"hidden_size", MAX_DIM, 0, &c->hidden},
-        {"intermediate_size", MAX_DIM, 0, &c->intermediate},
         {"vocab_size", MAX_VOCAB, 0, &c->vocab_size},
         {"num_attention_heads", MAX_HEADS, 0, &c->n_heads},
         {"max_position_embeddings", MAX_CONTEXT, 2048, &c->max_positions},
@@ -27,8 +26,13 @@ static enum status read_shape(const struct json *config, struct dense_config *c,
         if (status != OK)
             return status;
     }
-    enum status status =
-        config_count(config, "num_key_value_heads", MAX_HEADS, c->n_heads, &c->n_kv_heads, error);
+    enum status status = OK;
+    /* Models whose layers are all sparse leave it out; decoder_new misses it in others. */
+    if (!json_is_null(json_get(config, "intermediate_size")))
+        status = config_count(config, "intermediate_size", MAX_DIM, 0, &c->intermediate, error);
+    if (status == OK)
+        status = config_count(config, "num_key_value_heads", MAX_HEADS, c->n_heads, &c->n_kv_heads,
+                              error);
     if (status != OK)
         return status;
     if (c->n_heads % c->n_kv_heads)
@@ -38,10 +42,10 @@ static enum status read_shape(const struct json *config, struct dense_config *c,
     return OK;
 }
 
-enum status dense_config_read(const struct json *config, struct dense_config *c,
-                              struct error *error)
+enum status decoder_config_read(const struct json *config, struct decoder_config *c,
+                                struct error *error)
 {
-    *c = (struct dense_config){.head = HEAD_IF_PRESENT};
+    *c = (struct decoder_config){.head = HEAD_IF_PRESENT};
     enum status status = read_shape(config, c, error);
     if (status != OK)
         return status;
@@ -65,7 +69,7 @@ enum status dense_config_read(const struct json *config, struct dense_config *c,
     return rope_config_read(&c->rope, config, c->head_dim, error);
 }
 
-static enum status read_layer_types(const struct json *types, struct dense_config *c,
+static enum status read_layer_types(const struct json *types, struct decoder_config *c,
                                     struct error *error)
 {
     if (types->type != JT_ARRAY || types->n != (size_t)c->n_layers)
@@ -83,8 +87,8 @@ static enum status read_layer_types(const struct json *types, struct dense_confi
     return OK;
 }
 
-enum status dense_read_windows(const struct json *config, struct dense_config *c,
-                               struct error *error)
+enum status decoder_read_windows(const struct json *config, struct decoder_config *c,
+                                 struct error *error)
 {
     const struct json *types = json_get(config, "layer_types");
     if (!json_bool(json_get(config, "use_sliding_window"), false))
@@ -95,7 +99,7 @@ enum status dense_read_windows(const struct json *config, struct dense_config *c
             return status;
     } else {
         int64_t first = 28; /* the class default of max_window_layers */
-        json_int(json_get(config, "max_window_layers"), 0, DENSE_MAX_LAYERS, &first);
+        json_int(json_get(config, "max_window_layers"), 0, DECODER_MAX_LAYERS, &first);
         for (int32_t i = (int32_t)first; i < c->n_layers; i++)
             c->is_sliding[i] = true;
     }

@@ -507,6 +507,13 @@ def test_a_model_of_modelscope_is_fetched_once_and_runs(run, hub, cache, options
     assert not snapshot.exists()
 
 
+def test_plan_looks_at_a_configuration_on_modelscope(run, hub, cache):
+    result = run("plan", "--use-modelscope", REPO)
+    assert result.returncode == 0, result.stderr
+    assert [seen.path for seen in hub.seen] == [f"/models/{REPO}/resolve/master/config.json"]
+    assert not cache.exists()
+
+
 def test_another_listing_of_modelscope_is_another_snapshot(run, hub):
     first = run("pull", "--use-modelscope", f"{REPO}@v1").stdout
     assert "Revision=v1" in hub.seen[0].path and hub.requests("GET", f"/models/{REPO}/resolve/v1/")

@@ -83,7 +83,7 @@ run_arm() {
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-operations=(test_rows test_attention test_linear test_linear_apart)
+operations=(test_rows test_attention test_gated_delta test_linear test_linear_apart)
 for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;

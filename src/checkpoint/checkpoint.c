@@ -3,6 +3,7 @@
 
 #include "checkpoint/checkpoint_struct.h"
 #include "checkpoint/gguf_model.h"
+#include "checkpoint/mxfp4.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -288,13 +289,32 @@ static bool find_quantized(const struct checkpoint *c, const char *name,
     return is_quantized;
 }
 
+/* The two tensors of the mxfp4 weight `name`; false if it is none. */
+static bool find_mxfp4(const struct checkpoint *c, const char *name, const struct tensor **blocks,
+                       const struct tensor **scales)
+{
+    if (!c->is_mxfp4)
+        return false;
+    struct str full = {0};
+    str_printf(&full, "%s" MXFP4_BLOCKS, name);
+    *blocks = find_bytes(c, str_z(&full), full.len);
+    str_clear(&full);
+    str_printf(&full, "%s" MXFP4_SCALES, name);
+    *scales = find_bytes(c, str_z(&full), full.len);
+    bool found = !full.failed && *blocks && *scales;
+    str_done(&full);
+    return found;
+}
+
 bool checkpoint_has(const struct checkpoint *c, const char *name)
 {
     struct quantized_parts parts;
     struct str path = {0};
+    const struct tensor *blocks, *scales;
     if (c->random)
         return random_weights_has(&c->config, name);
-    bool has = find(c, name) || find_quantized(c, name, &parts, &path);
+    bool has = find(c, name) || find_mxfp4(c, name, &blocks, &scales) ||
+               find_quantized(c, name, &parts, &path);
     str_done(&path);
     return has;
 }
@@ -347,16 +367,19 @@ enum status checkpoint_unpack(const struct checkpoint *c, const char *name, stru
 enum status checkpoint_weight(const struct checkpoint *c, const char *name, struct weight *out,
                               struct error *error)
 {
-    const struct tensor *tensor = find(c, name);
+    const struct tensor *tensor = find(c, name), *blocks, *scales, *biases;
     struct quantized_parts parts;
     struct str path = {0};
     if (find_quantized(c, name, &parts, &path))
         return read_quantized(c, &parts, &path, quantized_weight, out, error);
+    if (!tensor && find_mxfp4(c, name, &blocks, &scales)) {
+        enum status status = mxfp4_weight(blocks, scales, out, error);
+        return status == OK ? OK : error_prefix(error, "%s", c->path);
+    }
     if (!tensor)
         return error_set(error, ERROR_NOT_FOUND, "%s has no tensor %.200s", c->path, name);
     if (tensor->rows == 0 || tensor->cols == 0)
         return error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty", c->path, tensor->name);
-    const struct tensor *scales, *biases;
     enum status status = find_levels(c, name, &scales, &biases, error);
     if (status != OK || scales)
         return status != OK ? status : read_mlx(c, tensor, scales, biases, out, error);

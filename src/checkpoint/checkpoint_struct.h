@@ -25,6 +25,7 @@ struct checkpoint {
     struct json config, generation_config;
     struct mlx_quantization mlx;
     struct quantization quantization; /* by another method */
+    bool is_mxfp4;                    /* config.json's quant_method */
     struct mlx_format made;           /* bits > 0: checkpoint_quantize was asked for this */
     struct vocab vocab;               /* tokens == NULL: none */
 };

@@ -18,5 +18,10 @@ enum status config_read_quantization(struct checkpoint *c, struct error *error)
     enum status status = mlx_quantization_read(&c->config, &c->mlx, error);
     if (status != OK || c->mlx.block)
         return status;
-    return quantization_read(&c->config, &c->quantization, error);
+    const struct json *levels[] = {&c->config, json_get(&c->config, "text_config")};
+    for (int i = 0; i < 2; i++) {
+        const struct json *block = json_get(levels[i], "quantization_config");
+        c->is_mxfp4 |= json_string_is(json_get(block, "quant_method"), "mxfp4");
+    }
+    return c->is_mxfp4 ? OK : quantization_read(&c->config, &c->quantization, error);
 }

@@ -169,6 +169,7 @@ enum status integers_describe(struct integers *n, const char *path, struct weigh
                                       .biases = n->has_zeros ? n->parts->zeros->data : NULL,
                                       .offset = 1 << (n->bits - 1),
                                       .factor = 1.0f},
+                           .has_order = n->is_ordered,
                            .is_packed = !is_read_in_place(n)};
     return OK;
 }

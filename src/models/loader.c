@@ -18,6 +18,18 @@ void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *fir
     *count = (int32_t)((end - begin) * unit);
 }
 
+static bool has_weight(const struct loader *l, const char *name)
+{
+    char full[MAX_NAME];
+    snprintf(full, sizeof full, "%s.weight", name);
+    return checkpoint_has(l->checkpoint, full);
+}
+
+bool loader_is_fused(const struct loader *l, const char *part, const char *fused)
+{
+    return !has_weight(l, part) && has_weight(l, fused);
+}
+
 static void report(struct loader *l)
 {
     if (l->progress && !l->is_counting && l->total_bytes)
@@ -37,7 +49,7 @@ enum status loader_find(const struct loader *l, const char *name, const char *su
 enum status loader_check_columns(const struct loader *l, const char *name,
                                  const struct weight_slice *slice, struct error *error)
 {
-    if (slice->weight.order && slice->cols != slice->weight.cols)
+    if (slice->weight.has_order && slice->cols != slice->weight.cols)
         return error_set(
             error, ERROR_UNSUPPORTED,
             "%s: weight %s has its inputs in an order of its own (desc_act) and cannot "

@@ -26,6 +26,9 @@ static const struct family {
     {"llama3", SPLIT_RULE_LLAMA3, false, false, true},
     {"llama-v3", SPLIT_RULE_LLAMA3, false, false, true},
     {"gpt-4o", SPLIT_RULE_O200K, false, false, true},
+    {"deepseek-v3", SPLIT_RULE_DEEPSEEK_WORDS, false, false, false},
+    {"hunyuan", SPLIT_RULE_QWEN2, false, true, false},
+    {"hunyuan-dense", SPLIT_RULE_DEEPSEEK_WORDS, false, false, false},
 };
 
 static enum status find_family(const struct vocab *vocab, const struct family **out,
@@ -45,7 +48,7 @@ static enum status find_family(const struct vocab *vocab, const struct family **
     }
     return error_set(error, ERROR_UNSUPPORTED,
                      "the GGUF pre-tokenizer \"%.60s\" is not supported; smollm, qwen2, qwen35, "
-                     "llama-bpe, gpt-4o and gpt-2 are",
+                     "llama-bpe, gpt-4o, deepseek-v3, hunyuan, hunyuan-dense and gpt-2 are",
                      pre);
 }
 
@@ -125,6 +128,10 @@ static enum status fill(struct tokenizer *t, const struct vocab *vocab, struct e
     t->is_nfc = family->nfc;
     if (family->digits)
         status = pretokenizer_add_digits(&t->pretokenizer, true, error);
+    if (status == OK && family->rule == SPLIT_RULE_DEEPSEEK_WORDS)
+        status = pretokenizer_add_rule(&t->pretokenizer, SPLIT_RULE_DEEPSEEK_NUMBERS, error);
+    if (status == OK && family->rule == SPLIT_RULE_DEEPSEEK_WORDS)
+        status = pretokenizer_add_rule(&t->pretokenizer, SPLIT_RULE_DEEPSEEK_CJK, error);
     if (status == OK)
         status = pretokenizer_add_rule(&t->pretokenizer, family->rule, error);
     if (status == OK)

@@ -245,6 +245,12 @@ static void merges_as_strings_and_the_o200k_pattern(void **state)
     check_small("small_o200k");
 }
 
+static void the_three_patterns_of_deepseek(void **state)
+{
+    (void)state;
+    check_small("small_deepseek");
+}
+
 static void single_digits_and_the_gpt2_pattern(void **state)
 {
     (void)state;
@@ -343,6 +349,7 @@ int main(void)
         cmocka_unit_test(the_qwen35_pattern),
         cmocka_unit_test(ignored_merges_and_a_template),
         cmocka_unit_test(merges_as_strings_and_the_o200k_pattern),
+        cmocka_unit_test(the_three_patterns_of_deepseek),
         cmocka_unit_test(single_digits_and_the_gpt2_pattern),
         cmocka_unit_test(unknown_bytes_and_every_split_behavior),
         cmocka_unit_test(fused_unknown_bytes),

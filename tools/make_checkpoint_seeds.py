@@ -105,6 +105,9 @@ def mlx_seeds():
         config = {"quantization": {"group_size": 32, "bits": 3, "m": {"group_size": group, "bits": bits, "mode": mode}}}
         stored = [("m.weight", "U32", [1, group * bits // 32], bytes(range(group * bits // 8))), ("m.scales", "U8", [1, 1], b"x")]
         yield mode, json.dumps(config).encode() + b"\0" + safetensors_file(stored)
+    config = {"quantization_config": {"quant_method": "mxfp4"}}
+    stored = [("x_blocks", "U8", [2, 1, 16], bytes(range(32))), ("x_scales", "U8", [2, 1], b"\x7f\x80")]
+    yield "two_tensors", json.dumps(config).encode() + b"\0" + safetensors_file(stored)
     yield "floats", b"{}\0" + safetensors_file([("m.weight", "BF16", [2, 32], bytes(range(128)))])
 
 

@@ -18,7 +18,7 @@ static void report_use(struct report *r)
     report_text(r, "device", "device", "cpu");
     report_text(r, "kernels", "kernels that will be used", cpu_isa_name(isa));
     report_text(r, "activations", "quantized linears, by default",
-                isa >= CPU_ISA_AVX512
+                isa >= CPU_ISA_INT8
                     ? "int8 activations: the processor multiplies int8 in one instruction"
                     : "float activations: no instruction multiplies int8 at once");
     report_int(r, "threads", "threads, by default", thread_pool_default_size());

@@ -51,11 +51,24 @@ static inline void walk_weight(const struct checkpoint *c, const char *name)
         checkpoint_release(c, &w);
 }
 
+/* Every weight, also those that are made of two tensors. */
 static inline void walk_weights(const struct checkpoint *c)
 {
-    for (size_t i = 0; i < c->names.cap; i++)
-        if (c->names.entries[i].key)
-            walk_weight(c, c->names.entries[i].key);
+    static const char blocks[] = "_blocks";
+    for (size_t i = 0; i < c->names.cap; i++) {
+        const char *name = c->names.entries[i].key;
+        if (!name)
+            continue;
+        walk_weight(c, name);
+        size_t len = strlen(name), stem = len - (sizeof blocks - 1);
+        if (len < sizeof blocks || strcmp(name + stem, blocks) != 0)
+            continue;
+        char *both = strdup(name);
+        require(both != NULL);
+        both[stem] = '\0';
+        walk_weight(c, both);
+        free(both);
+    }
 }
 
 /* A configuration and, behind a NUL, a safetensors file; false if they could not be opened. */

@@ -19,8 +19,9 @@ class Config(c.Structure):
                 ("activations", c.c_int), ("kv_cache_dtype", c.c_int), ("max_running", c.c_int),
                 ("max_queue", c.c_int), ("context_length", c.c_int),
                 ("max_prefill_length", c.c_int), ("memory_ratio", c.c_double),
-                ("kv_cache_gb", c.c_double), ("on_progress", c.c_void_p),
-                ("progress_context", c.c_void_p)]
+                ("kv_cache_gb", c.c_double), ("num_mamba_slots", c.c_int),
+                ("mamba_ssm_dtype", c.c_int), ("mamba_cache_gb", c.c_double),
+                ("on_progress", c.c_void_p), ("progress_context", c.c_void_p)]
 
 
 class Result(c.Structure):

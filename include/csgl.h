@@ -56,9 +56,12 @@ enum csgl_quantization {
     CSGL_QUANTIZATION_MLX_Q4,
     CSGL_QUANTIZATION_MLX_Q8
 };
+enum csgl_state_dtype { CSGL_STATE_AUTO, CSGL_STATE_F32, CSGL_STATE_BF16 };
 
 struct csgl_config {
     const char *model_path;         /* a folder or a .gguf file */
+    const char *random_weights;     /* "bf16", "Q4_0", ...: model_path is a config.json or a folder
+                                       with one, and weights of this type are made up; NULL: none */
     const char *chat_template_path; /* replaces the model's own; NULL: none */
     int threads;                    /* 0: all processors */
     int activations;                /* enum csgl_activations */
@@ -70,6 +73,11 @@ struct csgl_config {
     int max_prefill_length;         /* prompt tokens of one step */
     double memory_ratio;            /* share of the available memory that may be used */
     double kv_cache_gb;             /* 0: as large as the running requests need */
+    /* Models with recurrent layers: states of running requests and kept ones, by number or memory;
+     * 0 and 0: what fits. */
+    int num_mamba_slots;
+    int mamba_ssm_dtype; /* enum csgl_state_dtype */
+    double mamba_cache_gb;
     /* Called while weights are loaded, with 0 to 1; may be NULL. */
     void (*on_progress)(void *context, double done);
     void *progress_context;
@@ -172,6 +180,13 @@ CSGL_API int csgl_has_work(const struct csgl_engine *engine);
 
 /* Computes one step for all running requests and makes their calls. */
 CSGL_API int csgl_step(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Records requests, steps and ops from now on, in a ring that keeps the newest. */
+CSGL_API int csgl_profile_start(struct csgl_engine *engine, struct csgl_error *error);
+
+/* Ends it and writes the trace as JSON for Perfetto or Chrome. */
+CSGL_API int csgl_profile_stop(struct csgl_engine *engine, const char *path,
+                               struct csgl_error *error);
 
 /* Moves text that is ready into `text` (at most `size` bytes, whole characters, no NUL behind);
  * `*bytes` says how much. `*is_done` is set when the answer has ended and all of its text was

@@ -3,6 +3,8 @@
 #   release  gcc or the system's compiler, all tests
 #   asan     clang with AddressSanitizer and UBSan: unit, ops, tiny models, command line, API
 #   tsan     clang with ThreadSanitizer: thread pool, messages, scheduler, server
+#   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels, and
+#            operations on a processor of the base level; arm-quick: operations of rows and linears only
 # Ends with "N passed, N failed" over all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,10 +12,10 @@ cd "$(dirname "$0")/.."
 builds=("${@:-release}")
 passed=0 failed=0
 
-case " ${builds[*]} " in
-*" asan "* | *" tsan "*) scripts/install-deps.sh --sanitizers ;;
-*) scripts/install-deps.sh ;;
-esac
+with=()
+case " ${builds[*]} " in *" asan "* | *" tsan "*) with+=(--sanitizers) ;; esac
+case " ${builds[*]} " in *" arm"*) with+=(--arm) ;; esac
+scripts/install-deps.sh "${with[@]}"
 
 # The tests of the real model are skipped, and say so, when it cannot be fetched.
 CSGL_TEST_MODEL=$(scripts/fetch-model.sh || true)
@@ -44,32 +46,57 @@ count_pytest() {
     tail -n 1 "$1" | grep -qE 'passed|failed|skipped' || failed=$((failed + 1))
 }
 
+# BUILD and ctest's options; its output stays in $log.
+run_ctest() {
+    local build=$1
+    shift
+    (cd "build/$build" && ctest --verbose "$@") >"$log" 2>&1 || true
+    grep -E '^ *[0-9]+/[0-9]+ Test|^ *[0-9]+: (skipped|SKIP)|FAILED|ERROR|error:|Sanitizer' "$log" || true
+    count_unit_tests "$log"
+}
+
 # BUILD, the ctest tests to leave out (a pattern), and the end-to-end tests to run.
 run_build() {
-    local build=$1 leave_out=$2 log
+    local build=$1 leave_out=$2
     shift 2
-    log=$(mktemp)
     echo "== $build"
     cmake --preset "$build" >/dev/null
     cmake --build "build/$build"
-    (cd "build/$build" && ctest --verbose -E "$leave_out") >"$log" 2>&1 || true
-    grep -E '^ *[0-9]+/[0-9]+ Test|^ *[0-9]+: (skipped|SKIP)|FAILED|ERROR|error:|Sanitizer' "$log" || true
-    count_unit_tests "$log"
+    run_ctest "$build" -E "$leave_out"
     if [ $# -gt 0 ]; then
         CSGL_BINARY="$PWD/build/$build/csgl" $python -m pytest -q -rs "$@" 2>&1 | tee "$log"
         count_pytest "$log"
     fi
-    rm -f "$log"
 }
 
+# The emulated processor, and the tests to build and run on it.
+run_arm() {
+    local cpu=$1 pattern
+    shift
+    echo "== arm, $cpu"
+    scripts/arm-sysroot.sh >/dev/null
+    cmake --preset arm >/dev/null
+    cmake --build build/arm --target "$@"
+    pattern="^($(IFS='|' && echo "$*"))\$"
+    QEMU_CPU=$cpu run_ctest arm -j "$(nproc)" -R "$pattern"
+}
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+operations=(test_rows test_attention test_gated_delta test_linear test_linear_apart)
 for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;
     # The real model's perplexity and the equality of answers are the release build's.
     asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
+    arm)
+        run_arm max "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
+        run_arm cortex-a72 "${operations[@]}"
+        ;;
+    arm-quick) run_arm max test_rows test_linear ;;
     *)
-        echo "csgl: no build named $build; there are release, debug, asan and tsan" >&2
+        echo "csgl: no build named $build; there are release, debug, asan, tsan, arm and arm-quick" >&2
         exit 2
         ;;
     esac

@@ -59,13 +59,16 @@ static enum status check_config(const struct csgl_config *c, struct error *error
     if (!(c->memory_ratio > 0.0 && c->memory_ratio <= 1.0))
         return error_set(error, ERROR_INVALID, "memory_ratio is %g; it must be above 0, at most 1",
                          c->memory_ratio);
-    if (c->context_length < 0 || c->threads < 0 || !(c->kv_cache_gb >= 0.0))
+    if (c->context_length < 0 || c->threads < 0 || c->num_mamba_slots < 0 ||
+        !(c->kv_cache_gb >= 0.0) || !(c->mamba_cache_gb >= 0.0))
         return error_set(error, ERROR_INVALID,
-                         "context_length, threads and kv_cache_gb must not be negative");
+                         "context_length, threads, kv_cache_gb, num_mamba_slots and mamba_cache_gb "
+                         "must not be negative");
     if (c->activations < CSGL_ACTIVATIONS_AUTO || c->activations > CSGL_ACTIVATIONS_INT8 ||
-        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32)
+        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32 ||
+        c->mamba_ssm_dtype < CSGL_STATE_AUTO || c->mamba_ssm_dtype > CSGL_STATE_BF16)
         return error_set(error, ERROR_INVALID,
-                         "activations or kv_cache_dtype is not one of csgl.h");
+                         "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");
     if (c->quantization < CSGL_QUANTIZATION_NONE || c->quantization > CSGL_QUANTIZATION_MLX_Q8)
         return error_set(error, ERROR_INVALID, "quantization is not one of csgl.h");
     return OK;
@@ -77,15 +80,18 @@ static enum status open_engine(struct csgl_engine *e, const struct csgl_config *
     struct cpu_options cpu = {.n_threads = c->threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)c->activations};
-    struct memory_request request = {.kv_dtype = kv_dtype_of_word(c->kv_cache_dtype),
-                                     .page_size = PAGE_SIZE,
-                                     .max_running = c->max_running,
-                                     .context_length = c->context_length,
-                                     .max_step_tokens = c->max_prefill_length + c->max_running,
-                                     .max_want = c->max_running,
-                                     .memory_ratio = c->memory_ratio,
-                                     .kv_cache_bytes =
-                                         (uint64_t)(c->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    struct memory_request request = {
+        .kv_dtype = kv_dtype_of_word(c->kv_cache_dtype),
+        .page_size = PAGE_SIZE,
+        .max_running = c->max_running,
+        .context_length = c->context_length,
+        .max_step_tokens = c->max_prefill_length + c->max_running,
+        .max_want = c->max_running,
+        .memory_ratio = c->memory_ratio,
+        .kv_cache_bytes = (uint64_t)(c->kv_cache_gb * 1024.0 * 1024.0 * 1024.0),
+        .state_dtype = state_dtype_of_word(c->mamba_ssm_dtype),
+        .n_states = c->num_mamba_slots,
+        .state_bytes = (uint64_t)(c->mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     enum status status = cpu_device_open(&e->device, &cpu, error);
     if (status == OK)
         status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,
@@ -101,7 +107,9 @@ static void on_event(void *context, const struct token_event *event);
 static enum status open_parts(struct csgl_engine *e, const struct csgl_config *c,
                               struct error *error)
 {
-    enum status status = checkpoint_open(&e->checkpoint, c->model_path, error);
+    enum status status = c->random_weights ? checkpoint_open_random(&e->checkpoint, c->model_path,
+                                                                    c->random_weights, error)
+                                           : checkpoint_open(&e->checkpoint, c->model_path, error);
     if (status == OK)
         status = checkpoint_quantize_as(e->checkpoint, c->quantization, error);
     if (status == OK)
@@ -153,10 +161,20 @@ static void free_live(struct live *l)
     l->id = 0;
 }
 
+static void end_profile(struct csgl_engine *e)
+{
+    if (!e->trace)
+        return;
+    scheduler_trace(e->scheduler, NULL);
+    trace_free(e->trace);
+    e->trace = NULL;
+}
+
 void csgl_close(struct csgl_engine *e)
 {
     if (!e)
         return;
+    end_profile(e);
     scheduler_free(e->scheduler);
     for (int i = 0; i < e->n_live && e->live; i++)
         if (e->live[i].id)
@@ -262,7 +280,7 @@ static struct live *find_live(const struct csgl_engine *e, csgl_id id)
 static enum status submit(struct csgl_engine *e, const struct csgl_request *r, csgl_id *id,
                           double now, struct error *error)
 {
-    struct token_ids prompt = {0};
+    struct encoded_prompt prompt = {0};
     struct logit_bias *biases = NULL;
     struct sampling_params params;
     struct live *l = NULL;
@@ -285,8 +303,10 @@ static enum status submit(struct csgl_engine *e, const struct csgl_request *r, c
         status = scheduler_submit(
             e->scheduler,
             &(struct request_options){.uid = l->id,
-                                      .ids = prompt.ids,
-                                      .n_ids = (int32_t)prompt.n,
+                                      .ids = prompt.ids.ids,
+                                      .n_ids = (int32_t)prompt.ids.n,
+                                      .marks = prompt.marks,
+                                      .n_marks = prompt.n_marks,
                                       .params = params,
                                       .max_tokens = r->max_tokens ? r->max_tokens : -1,
                                       .ignore_eos = r->ignore_eos != 0,
@@ -303,7 +323,7 @@ static enum status submit(struct csgl_engine *e, const struct csgl_request *r, c
     } else if (l) {
         l->id = 0;
     }
-    token_ids_done(&prompt);
+    token_ids_done(&prompt.ids);
     free(biases);
     return status;
 }
@@ -460,6 +480,31 @@ int csgl_poll(struct csgl_engine *e, csgl_id id, char *text, size_t size, size_t
         free_live(l);
     }
     return CSGL_OK;
+}
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+int csgl_profile_start(struct csgl_engine *e, struct csgl_error *error)
+{
+    struct error inner = {0};
+    enum status status = OK;
+    if (e->trace)
+        status = error_set(&inner, ERROR_INVALID, "a profile is being made already");
+    else
+        status = trace_new(&e->trace, NULL, "csgl", 1, TRACE_DEFAULT_EVENTS, &inner);
+    if (status != OK)
+        return give(error, status, &inner);
+    scheduler_trace(e->scheduler, e->trace);
+    return CSGL_OK;
+}
+
+int csgl_profile_stop(struct csgl_engine *e, const char *path, struct csgl_error *error)
+{
+    struct error inner = {0};
+    enum status status = e->trace ? trace_write(path, &e->trace, 1, &inner)
+                                  : error_set(&inner, ERROR_INVALID, "no profile is being made");
+    end_profile(e);
+    return status == OK ? CSGL_OK : give(error, status, &inner);
 }
 
 /* --- the short way ---------------------------------------------------------------------------- */

@@ -33,10 +33,18 @@ struct csgl_engine {
     struct scheduler *scheduler;
     struct live *live; /* [n_live] */
     int n_live;
+    struct trace *trace; /* NULL: nothing is recorded */
+};
+
+/* A prompt's ids, and where other prompts may part from it (see kv_prompt). token_ids_done(&ids).
+ */
+struct encoded_prompt {
+    struct token_ids ids;
+    int32_t marks[CHAT_MAX_MARKS], n_marks;
 };
 
 /* Encodes a request's prompt, whatever its form. Errors name the field. */
 enum status csgl_encode_prompt(struct csgl_engine *engine, const struct csgl_request *request,
-                               struct token_ids *out, struct error *error);
+                               struct encoded_prompt *out, struct error *error);
 
 #endif

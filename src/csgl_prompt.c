@@ -6,7 +6,7 @@
 
 /* Renders the chat and encodes it; control tokens come from the template, so none are added. */
 static enum status encode_chat(struct csgl_engine *e, const struct csgl_request *r,
-                               struct token_ids *out, struct error *error)
+                               struct encoded_prompt *out, struct error *error)
 {
     struct chat_output output = {0};
     struct chat_texts texts = {.messages = {r->messages_json, strlen(r->messages_json)}};
@@ -28,8 +28,15 @@ static enum status encode_chat(struct csgl_engine *e, const struct csgl_request 
         texts.kwargs.len = strlen(r->template_kwargs_json);
     }
     enum status status = chat_template_render_json(t, &texts, &input, &output, error);
-    if (status == OK)
-        status = encoder_encode(e->encoder, str_z(&output.text), output.text.len, 0, out, error);
+    if (status == OK) {
+        size_t places[CHAT_MAX_MARKS], marks[CHAT_MAX_MARKS];
+        size_t tail = chat_template_tail(t, &texts, &input, &output);
+        size_t n = chat_output_marks(&output, tail, places);
+        status = encoder_encode_marked(e->encoder, str_z(&output.text), output.text.len, 0, places,
+                                       n, marks, &out->ids, error);
+        for (size_t i = 0; i < n && status == OK; i++)
+            out->marks[out->n_marks++] = (int32_t)marks[i];
+    }
     chat_output_done(&output);
     return status;
 }
@@ -49,7 +56,7 @@ static enum status copy_tokens(const struct csgl_request *r, struct token_ids *o
 }
 
 enum status csgl_encode_prompt(struct csgl_engine *e, const struct csgl_request *r,
-                               struct token_ids *out, struct error *error)
+                               struct encoded_prompt *out, struct error *error)
 {
     if ((r->prompt != NULL) + (r->messages_json != NULL) + (r->tokens != NULL) != 1)
         return error_set(error, ERROR_INVALID,
@@ -57,6 +64,7 @@ enum status csgl_encode_prompt(struct csgl_engine *e, const struct csgl_request 
     if (r->messages_json)
         return encode_chat(e, r, out, error);
     if (r->tokens)
-        return copy_tokens(r, out, error);
-    return encoder_encode(e->encoder, r->prompt, strlen(r->prompt), ENCODE_ADD_SPECIAL, out, error);
+        return copy_tokens(r, &out->ids, error);
+    return encoder_encode(e->encoder, r->prompt, strlen(r->prompt), ENCODE_ADD_SPECIAL, &out->ids,
+                          error);
 }

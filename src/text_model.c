@@ -82,21 +82,11 @@ static enum status read_template(struct text_model *text, const char *path, stru
 static enum status read_gguf(struct text_model *text, const struct checkpoint *checkpoint,
                              bool wants_template, struct error *error)
 {
-    struct checkpoint_vocab v;
+    struct vocab v;
     enum status status = checkpoint_vocab(checkpoint, &v, error);
     if (status != OK)
         return status;
-    struct tokenizer_vocab vocab = {.model = v.model,
-                                    .pre = v.pre,
-                                    .n_tokens = (size_t)v.n_tokens,
-                                    .tokens = v.tokens,
-                                    .token_types = v.token_types,
-                                    .n_merges = (size_t)v.n_merges,
-                                    .merges = v.merges,
-                                    .bos_id = v.bos_id,
-                                    .eos_id = v.eos_id,
-                                    .add_bos = v.add_bos};
-    status = tokenizer_load_vocab(&vocab, &text->tokenizer, error);
+    status = tokenizer_load_vocab(&v, &text->tokenizer, error);
     if (status != OK)
         return error_prefix(error, "%s", checkpoint_path(checkpoint));
     add_token(text, "bos_token", v.bos_id);
@@ -162,12 +152,71 @@ static enum status read_tokenizer_config(struct text_model *text, const char *pa
     return status;
 }
 
+/* The character that byte-level vocabularies write for a byte: printable ones stand for themselves,
+ * the others for U+0100 and up (GPT-2's table). */
+static unsigned written_byte(unsigned byte)
+{
+    unsigned n_before = 0;
+    for (unsigned i = 0; i <= byte; i++) {
+        bool is_plain = (i >= '!' && i <= '~') || (i >= 0xA1 && i <= 0xAC) || i >= 0xAE;
+        if (i == byte)
+            return is_plain ? byte : 0x100 + n_before;
+        n_before += !is_plain;
+    }
+    return 0;
+}
+
+/* The vocabulary of a model without one: the ids below 256 are the bytes, the others are written as
+ * their number. */
+static enum status make_vocabulary(struct text_model *text, int32_t n_tokens, struct error *error)
+{
+    struct arena arena = {0};
+    struct str token = {0};
+    const char **tokens = arena_alloc_array(&arena, (size_t)n_tokens, sizeof *tokens);
+    for (int32_t i = 0; tokens && i < n_tokens; i++) {
+        str_clear(&token);
+        if (i < 256)
+            str_append_utf8(&token, written_byte((unsigned)i));
+        else
+            str_printf(&token, "<%d>", i);
+        if (token.failed || !(tokens[i] = arena_copy(&arena, str_z(&token), token.len)))
+            tokens = NULL;
+    }
+    struct vocab vocab = {.model = "gpt2",
+                          .n_tokens = (size_t)n_tokens,
+                          .tokens = tokens,
+                          .bos_id = -1,
+                          .eos_id = -1};
+    enum status status = tokens ? tokenizer_load_vocab(&vocab, &text->tokenizer, error)
+                                : error_memory(error, (unsigned long long)n_tokens);
+    str_done(&token);
+    arena_done(&arena);
+    return status;
+}
+
+static enum status make_vocabulary_of(struct text_model *text, const struct checkpoint *checkpoint,
+                                      struct error *error)
+{
+    const struct json *config = checkpoint_config(checkpoint);
+    const struct json *inner = json_get(config, "text_config");
+    int64_t n_tokens;
+    if (!json_int(json_get(inner ? inner : config, "vocab_size"), 1, 1 << 24, &n_tokens))
+        return error_set(error, ERROR_INVALID,
+                         "%s: the configuration's vocab_size is not a number from 1 to %d",
+                         checkpoint_path(checkpoint), 1 << 24);
+    return make_vocabulary(text, (int32_t)n_tokens, error);
+}
+
 static enum status read_folder(struct text_model *text, const struct checkpoint *checkpoint,
                                bool wants_template, struct error *error)
 {
     struct str path = {0};
     const char *folder = checkpoint_path(checkpoint);
     path_join(&path, folder, "tokenizer.json");
+    if (checkpoint_is_random(checkpoint) && !file_exists(str_z(&path))) {
+        str_done(&path);
+        return make_vocabulary_of(text, checkpoint, error);
+    }
     enum status status = tokenizer_load(str_z(&path), &text->tokenizer, error);
     if (status != OK)
         goto out;
@@ -213,8 +262,11 @@ enum status text_model_open(struct text_model *text, const struct checkpoint *ch
     if (status == OK) {
         const struct json *generation = checkpoint_generation_config(checkpoint);
         const struct json *ids = json_get(generation, "eos_token_id");
+        const struct json *config = checkpoint_config(checkpoint);
         if (json_is_null(ids))
-            ids = json_get(checkpoint_config(checkpoint), "eos_token_id");
+            ids = json_get(json_get(config, "text_config"), "eos_token_id");
+        if (json_is_null(ids))
+            ids = json_get(config, "eos_token_id");
         add_eos_ids(text, ids);
         add_eos_token(text);
         read_defaults(text, generation);

@@ -14,11 +14,13 @@ import argparse
 import gguf
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
+from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config,
                           Qwen3MoeConfig)
 
+import gguf_hybrids
+
 CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
-                  "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig}
+                  "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig}
 
 GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -132,6 +134,10 @@ def model_config(metadata, tensors):
         }
     if metadata.architecture == "qwen2moe":
         config["shared_expert_intermediate_size"] = int(metadata.model("expert_shared_feed_forward_length"))
+    if metadata.architecture in gguf_hybrids.ARCHITECTURES:
+        config |= gguf_hybrids.configuration(metadata)
+        rotated = int(metadata.model("rope.dimension_count"))
+        config["rope_parameters"]["partial_rotary_factor"] = rotated / head_dim
     # qwen2 always has biases on q, k and v and has no key for them
     if not metadata.architecture.startswith("qwen2"):
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
@@ -146,6 +152,10 @@ def state_dict(metadata, tensors, config):
     state = {}
     for name, values in tensors.items():
         if name == "rope_freqs.weight":
+            continue
+        if metadata.architecture in gguf_hybrids.ARCHITECTURES:
+            theirs, values = gguf_hybrids.from_gguf(name, values, config)
+            state[theirs or huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
             continue
         module = name.split(".")[-2]
         if metadata.architecture == "llama" and module in heads:

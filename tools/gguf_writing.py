@@ -8,6 +8,7 @@ dequantizes to. This is a module of make_tiny_models.py and has no command of it
 import gguf
 import numpy as np
 
+import gguf_hybrids
 from gguf_reference import EXPERT_NAMES, GLOBAL_NAMES, LAYER_NAMES, permute_rows
 
 SUPERBLOCK = 256
@@ -198,7 +199,7 @@ def add_configuration(writer, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1)))
     if config.rope_parameters["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(config.rope_parameters["rope_type"]))
         writer.add_rope_scaling_factor(config.rope_parameters["factor"])
@@ -221,6 +222,10 @@ def tensors_of(model):
         values = tensor.numpy()
         module = name.split(".")[-2]
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
+            continue
+        if model.config.model_type in gguf_hybrids.ARCHITECTURES.values():
+            ours, values = gguf_hybrids.to_gguf(name, values, model.config)
+            yield ours or gguf_name(name), values
             continue
         if module == "experts":
             stacks = zip(EXPERT_NAMES, np.split(values, 2, axis=1)) if name.endswith("gate_up_proj") else [
@@ -248,12 +253,16 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
     many tensors: path.stem + -00001-of-0000N.gguf."""
     config = model.config
     architecture = config.model_type.replace("_moe", "moe")
+    for ours, theirs in gguf_hybrids.ARCHITECTURES.items():
+        architecture = ours if theirs == architecture else architecture
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     writer.add_type("model")
     writer.add_name(name)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_file_type(getattr(gguf.LlamaFileType, FILE_TYPES[kind]))
     add_configuration(writer, config)
+    if architecture in gguf_hybrids.ARCHITECTURES:
+        gguf_hybrids.add_configuration(writer, config)
     if architecture.endswith("moe"):
         add_mixture(writer, config)
     add_tokenizer(writer, architecture, config.vocab_size)
@@ -261,7 +270,7 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
         writer.add_tensor("rope_freqs.weight", rope_divisors(model))
     for theirs, values in tensors_of(model):
         values = np.ascontiguousarray(values)
-        if values.ndim == 1 or "ffn_gate_inp" in theirs:
+        if values.ndim == 1 or "ffn_gate_inp" in theirs or "ssm_conv1d" in theirs:
             writer.add_tensor(theirs, values)
         else:
             stored = stored_kind(values, kind)

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef __APPLE__
+#include <mach-o/dyld.h>
 #include <mach/mach.h>
 #include <sys/random.h>
 #else
@@ -22,6 +23,12 @@ uint64_t system_available_memory(void)
         return 0;
     uint64_t pages = (uint64_t)stats.free_count + stats.inactive_count + stats.purgeable_count;
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+bool system_program(char *path, size_t size)
+{
+    uint32_t n = (uint32_t)size;
+    return _NSGetExecutablePath(path, &n) == 0;
 }
 #else
 /* The number in a file of one number; `otherwise` if there is none ("max" of a cgroup). */
@@ -64,6 +71,15 @@ uint64_t system_available_memory(void)
     if (limit != UINT64_MAX && limit > used && limit - used < available)
         available = limit - used;
     return available;
+}
+
+bool system_program(char *path, size_t size)
+{
+    ssize_t n = readlink("/proc/self/exe", path, size);
+    if (n <= 0 || (size_t)n >= size)
+        return false;
+    path[n] = '\0';
+    return true;
 }
 #endif
 

@@ -2,6 +2,8 @@
 #ifndef CSGL_BASE_SYSTEM_H
 #define CSGL_BASE_SYSTEM_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Bytes that can be allocated without swapping: what the kernel calls available, or what is left of
@@ -16,5 +18,8 @@ double system_seconds(void);
 
 /* Bits from the kernel's random source, for seeds. */
 uint64_t system_random(void);
+
+/* The path of the program that runs; false where it is not known or longer than `size` - 1. */
+bool system_program(char *path, size_t size);
 
 #endif

@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include "base/system.h"
+
 #include <assert.h>
 #include <limits.h>
 #include <pthread.h>
@@ -42,6 +44,7 @@ struct thread_pool {
     /* Written only while the run is closed and nobody is inside. */
     thread_task run;
     void *context;
+    const struct thread_observer *observer;
     _Alignas(CACHE_LINE) _Atomic unsigned generation; /* raised once a run */
     _Alignas(CACHE_LINE) _Atomic int inside;
     _Alignas(CACHE_LINE) _Atomic int n_sleeping;
@@ -112,6 +115,13 @@ static bool enter_run(struct thread_pool *pool)
     return false;
 }
 
+static void work_observed(struct thread_pool *pool, int worker)
+{
+    double begin = system_seconds();
+    work(pool, worker);
+    pool->observer->ran(pool->observer->context, worker, begin, system_seconds());
+}
+
 static void *worker_main(void *argument)
 {
     struct worker *self = argument;
@@ -123,7 +133,10 @@ static void *worker_main(void *argument)
             return NULL;
         if (!enter_run(pool))
             continue;
-        work(pool, self->index);
+        if (pool->observer)
+            work_observed(pool, self->index);
+        else
+            work(pool, self->index);
         atomic_fetch_sub_explicit(&pool->inside, 1, memory_order_release);
     }
 }
@@ -187,6 +200,11 @@ void thread_pool_free(struct thread_pool *pool)
     free(pool->workers);
     free(pool->shares);
     free(pool);
+}
+
+void thread_pool_observe(struct thread_pool *pool, const struct thread_observer *observer)
+{
+    pool->observer = observer;
 }
 
 int thread_pool_size(const struct thread_pool *pool)

@@ -21,6 +21,15 @@ typedef void (*thread_task)(void *context, int task, int worker);
  * task must not call it. */
 void thread_pool_run(struct thread_pool *pool, thread_task run, void *context, int n_tasks);
 
+/* Told of each run that a worker other than the caller took part in, by that worker. */
+struct thread_observer {
+    void (*ran)(void *context, int worker, double begin, double end); /* system_seconds() */
+    void *context;
+};
+
+/* Sets the observer (kept until replaced), NULL for none. Not during a run. */
+void thread_pool_observe(struct thread_pool *pool, const struct thread_observer *observer);
+
 /* Logical processors available to this process (affinity and cgroup quota respected), at least 1.
  */
 int thread_pool_default_size(void);

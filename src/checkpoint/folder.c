@@ -280,6 +280,19 @@ static bool has_file(const struct checkpoint *c, const char *name)
     return found;
 }
 
+enum status folder_open_config(struct checkpoint *c, const char *path, struct error *error)
+{
+    struct str text = {0};
+    c->generation_config.type = JT_OBJECT;
+    if (file_is_directory(path))
+        return read_json(c, "config.json", CONFIG_BYTES_MAX, true, &c->config, error);
+    enum status status = file_read(path, CONFIG_BYTES_MAX, &text, error);
+    if (status == OK)
+        status = config_parse(c, path, str_z(&text), text.len, &c->config, error);
+    str_done(&text);
+    return status;
+}
+
 enum status folder_open(struct checkpoint *c, struct error *error)
 {
     enum status status = read_json(c, "config.json", CONFIG_BYTES_MAX, true, &c->config, error);

@@ -15,13 +15,17 @@ struct key_row {
 };
 
 static const struct key_row model_keys[] = {
-    {"block_count", "num_hidden_layers"},
     {"context_length", "max_position_embeddings"},
     {"embedding_length", "hidden_size"},
     {"feed_forward_length", "intermediate_size"},
     {"attention.head_count", "num_attention_heads"},
     {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
     {"attention.sliding_window", "sliding_window"},
+    {"full_attention_interval", "full_attention_interval"},
+    {"ssm.group_count", "linear_num_key_heads"},
+    {"ssm.time_step_rank", "linear_num_value_heads"},
+    {"ssm.state_size", "linear_key_head_dim"},
+    {"ssm.conv_kernel", "linear_conv_kernel_dim"},
     {"expert_count", "num_experts"},
     {"expert_used_count", "num_experts_per_tok"},
     {"expert_feed_forward_length", "moe_intermediate_size"},
@@ -210,6 +214,9 @@ static enum status write_rope(struct writer *w, struct error *error)
     }
     if (gguf_string_is(type, "yarn"))
         write_attention_factor(w);
+    /* GGUF has no key for it, and of its architectures this one alone does not round. */
+    if (strcmp(str_z(&w->architecture), "gpt-oss") == 0)
+        write_bool(w, "truncate", false);
     str_append_char(w->out, '}');
     return OK;
 }
@@ -265,9 +272,20 @@ static enum status write_token_ids(struct writer *w, struct error *error)
 
 /* Architectures that Hugging Face spells otherwise. */
 static const struct key_row model_types[] = {
-    {"qwen2moe", "qwen2_moe"},
-    {"qwen3moe", "qwen3_moe"},
+    {"qwen2moe", "qwen2_moe"},  {"qwen3moe", "qwen3_moe"},         {"qwen3next", "qwen3_next"},
+    {"qwen35", "qwen3_5_text"}, {"qwen35moe", "qwen3_5_moe_text"},
 };
+
+/* block_count includes the layers of a head for drafts, which are not read. */
+static void write_layer_count(struct writer *w)
+{
+    int64_t n_layers, n_drafts;
+    if (!find_int(w, "block_count", &n_layers))
+        return;
+    if (find_int(w, "nextn_predict_layers", &n_drafts) && n_drafts > 0 && n_drafts < n_layers)
+        n_layers -= n_drafts;
+    write_int(w, "num_hidden_layers", n_layers);
+}
 
 static void write_model_type(struct writer *w)
 {
@@ -308,14 +326,28 @@ static void write_experts(struct writer *w)
     write_expert_width(w, "expert_shared_feed_forward_length", ".ffn_gate_shexp.weight", 1,
                        "shared_expert_intermediate_size");
     /* Without a key, what the architecture does in every program that reads these files. */
-    bool is_qwen3 = strcmp(str_z(&w->architecture), "qwen3moe") == 0;
+    bool is_qwen3 = strncmp(str_z(&w->architecture), "qwen3", 5) == 0;
     write_bool(w, "norm_topk_prob", gguf_bool(find(w, "expert_weights_norm"), is_qwen3));
+}
+
+/* Gated delta nets: what follows from the keys of model_keys. */
+static void write_linear_attention(struct writer *w)
+{
+    int64_t inner, n_heads;
+    if (!find_int(w, "ssm.inner_size", &inner) || !find_int(w, "ssm.time_step_rank", &n_heads) ||
+        n_heads < 1)
+        return;
+    write_int(w, "linear_value_head_dim", inner / n_heads);
+    /* The converter of Qwen3.5, not that of Next, puts the first value heads of all key heads
+     * before the second ones. */
+    write_bool(w, "linear_value_heads_tiled", strncmp(str_z(&w->architecture), "qwen35", 6) == 0);
 }
 
 static enum status write_config(struct writer *w, struct error *error)
 {
     write_model_type(w);
     write_vocab_size(w);
+    write_layer_count(w);
     for (size_t i = 0; i < sizeof model_keys / sizeof model_keys[0]; i++) {
         enum status status = write_value(w, model_keys[i].gguf, model_keys[i].huggingface, error);
         if (status != OK)
@@ -327,6 +359,7 @@ static enum status write_config(struct writer *w, struct error *error)
     if (status != OK)
         return status;
     write_experts(w);
+    write_linear_attention(w);
     write_bool(w, "tie_word_embeddings", !has_tensor(w, "output.weight"));
     write_bool(w, "attention_bias", has_tensor(w, "blk.0.attn_q.bias"));
     write_bool(w, "mlp_bias", has_tensor(w, "blk.0.ffn_up.bias"));

@@ -16,7 +16,7 @@ static const struct name_row global_names[] = {
     {"output.weight", "lm_head.weight"},
 };
 
-/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias". */
+/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias", or with it. */
 static const struct name_row layer_names[] = {
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
@@ -29,6 +29,8 @@ static const struct name_row layer_names[] = {
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm", "post_attention_layernorm"},
     {"ffn_gate_inp", "mlp.gate"},
     {"ffn_gate_exps", "mlp.experts.gate_proj"},
     {"ffn_up_exps", "mlp.experts.up_proj"},
@@ -37,6 +39,23 @@ static const struct name_row layer_names[] = {
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
     {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+    /* Gated delta nets; their decoders norm behind attention by a name of their own. */
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"attn_qkv", "linear_attn.in_proj_qkv"},
+    {"attn_gate", "linear_attn.in_proj_z"},
+    {"ssm_in", "linear_attn.in_proj_qkvz"},
+    {"ssm_ba", "linear_attn.in_proj_ba"},
+    {"ssm_alpha", "linear_attn.in_proj_a"},
+    {"ssm_beta", "linear_attn.in_proj_b"},
+    {"ssm_conv1d", "linear_attn.conv1d"},
+    {"ssm_norm", "linear_attn.norm"},
+    {"ssm_out", "linear_attn.out_proj"},
+};
+
+/* Behind "blk.N." and "model.layers.N.", as a whole. ssm_a is -e^A_log and has no counterpart. */
+static const struct name_row layer_vectors[] = {
+    {"ssm_a", "linear_attn.A"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
 };
 
 /* Architectures whose converter interleaves the halves of each query and key head. */
@@ -53,6 +72,13 @@ static const char *behind_layer(const char *name)
     return *name == '.' ? name + 1 : NULL;
 }
 
+/* "model.layers.N." of "blk.N.MODULE" in `out`. */
+static void write_layer(struct str *out, const char *name, const char *module)
+{
+    str_append_z(out, "model.layers.");
+    str_append(out, name + 4, (size_t)(module - name - 4));
+}
+
 void gguf_huggingface_name(struct str *out, const char *name)
 {
     str_clear(out);
@@ -63,14 +89,21 @@ void gguf_huggingface_name(struct str *out, const char *name)
         }
     }
     const char *module = behind_layer(name);
+    for (size_t i = 0; module && i < sizeof layer_vectors / sizeof layer_vectors[0]; i++) {
+        if (strcmp(module, layer_vectors[i].gguf) == 0) {
+            write_layer(out, name, module);
+            str_append_z(out, layer_vectors[i].huggingface);
+            return;
+        }
+    }
     const char *dot = module ? strchr(module, '.') : NULL;
     for (size_t i = 0; dot && i < sizeof layer_names / sizeof layer_names[0]; i++) {
-        size_t len = (size_t)(dot - module);
-        if (strlen(layer_names[i].gguf) == len && memcmp(layer_names[i].gguf, module, len) == 0) {
-            str_append_z(out, "model.layers.");
-            str_append(out, name + 4, (size_t)(module - name - 4));
+        size_t len = strlen(layer_names[i].gguf);
+        bool is_same = strncmp(layer_names[i].gguf, module, len) == 0;
+        if (is_same && (module + len == dot || !module[len])) {
+            write_layer(out, name, module);
             str_append_z(out, layer_names[i].huggingface);
-            str_append_z(out, dot);
+            str_append_z(out, module + len);
             return;
         }
     }

@@ -1,7 +1,10 @@
 #include "checkpoint/hub_http.h"
 
+#include "checkpoint/hub_certificates.h"
+
 #include <ctype.h>
 #include <curl/curl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -19,6 +22,7 @@ enum {
 struct hub_http {
     const struct hub_settings *settings;
     CURL *curl;
+    const char *certificates; /* a file, or NULL: libcurl's own choice */
     struct curl_slist *headers, *headers_with_token;
 };
 
@@ -52,6 +56,7 @@ enum status hub_http_open(struct hub_http **out, const struct hub_settings *sett
     if (!http)
         return error_memory(error, sizeof *http);
     http->settings = settings;
+    http->certificates = hub_certificates();
     enum status status = OK;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(http->curl = curl_easy_init()))
         status = error_set(error, ERROR_IO, "libcurl cannot be started");
@@ -63,6 +68,12 @@ enum status hub_http_open(struct hub_http **out, const struct hub_settings *sett
         str_printf(&token, "Authorization: Bearer %s", settings->token);
         status = add_header(&http->headers_with_token, identity, error);
         if (status == OK)
+            status = token.failed ? error_memory(error, token.len)
+                                  : add_header(&http->headers_with_token, str_z(&token), error);
+        /* Older parts of ModelScope look for the token in this cookie. */
+        str_clear(&token);
+        str_printf(&token, "Cookie: m_session_id=%s", settings->token);
+        if (status == OK && settings->source == HUB_MODELSCOPE)
             status = token.failed ? error_memory(error, token.len)
                                   : add_header(&http->headers_with_token, str_z(&token), error);
     }
@@ -234,6 +245,8 @@ static void prepare(struct exchange *x, const char *url, char *reason)
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER,
                      has_token ? x->http->headers_with_token : x->http->headers);
     curl_easy_setopt(curl, CURLOPT_USERAGENT, "csgl/" CSGL_VERSION);
+    if (x->http->certificates)
+        curl_easy_setopt(curl, CURLOPT_CAINFO, x->http->certificates);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_NOBODY, request->is_head ? 1L : 0L);
     curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
@@ -263,8 +276,11 @@ static enum status explain_failure(const struct exchange *x, const char *url, CU
     if (x->status != OK)
         return error_set(error, x->status, "%s", x->error.message);
     size_t n = strcspn(url, "?");
-    return error_set(error, ERROR_IO, "%.*s cannot be fetched: %s", (int)(n < 200 ? n : 200), url,
-                     *reason ? reason : curl_easy_strerror(code));
+    const char *certificates = "";
+    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+        certificates = "; are ca-certificates installed? SSL_CERT_FILE may name a file of them";
+    return error_set(error, ERROR_IO, "%.*s cannot be fetched: %s%s", (int)(n < 200 ? n : 200), url,
+                     *reason ? reason : curl_easy_strerror(code), certificates);
 }
 
 /* One hop: fills the reply, without judging its status. */
@@ -287,29 +303,29 @@ static enum status perform(struct exchange *x, const char *url, struct error *er
         reply->bytes = x->linked_bytes; /* a redirect's own length is not the file's */
     if (code == CURLE_OK)
         return OK;
-    reply->may_work_later = !x->is_cancelled && x->status == OK && code != CURLE_URL_MALFORMAT &&
-                            code != CURLE_UNSUPPORTED_PROTOCOL &&
-                            code != CURLE_COULDNT_RESOLVE_HOST &&
-                            code != CURLE_PEER_FAILED_VERIFICATION;
+    reply->may_work_later =
+        !x->is_cancelled && x->status == OK && code != CURLE_URL_MALFORMAT &&
+        code != CURLE_UNSUPPORTED_PROTOCOL && code != CURLE_COULDNT_RESOLVE_HOST &&
+        code != CURLE_PEER_FAILED_VERIFICATION && code != CURLE_SSL_CACERT_BADFILE;
     return explain_failure(x, url, code, reason, error);
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-static const char *remedy(long code)
+enum { REMEDY_BYTES = 200 };
+
+static void write_remedy(long code, const char *token_variable, char out[REMEDY_BYTES])
 {
-    switch (code) {
-    case 401:
-    case 403:
-        return ": it is private, needs a licence to be accepted, or does not exist; check the name "
-               "and set HF_TOKEN to a token that may read it";
-    case 404:
-        return ": the hub has no such repository, revision or file";
-    case 429:
-        return ": too many requests; wait, or set HF_TOKEN";
-    default:
-        return "";
-    }
+    out[0] = '\0';
+    if (code == 401 || code == 403)
+        snprintf(out, REMEDY_BYTES,
+                 ": it is private, needs a licence to be accepted, or does not exist; check the "
+                 "name and set %s to a token that may read it",
+                 token_variable);
+    else if (code == 404)
+        snprintf(out, REMEDY_BYTES, ": the hub has no such repository, revision or file");
+    else if (code == 429)
+        snprintf(out, REMEDY_BYTES, ": too many requests; wait, or set %s", token_variable);
 }
 
 static enum status judge(const struct exchange *x, const char *url, struct error *error)
@@ -320,9 +336,10 @@ static enum status judge(const struct exchange *x, const char *url, struct error
         return OK;
     reply->may_work_later = code == 408 || code == 429 || code >= 500;
     size_t n = strcspn(url, "?");
+    char remedy[REMEDY_BYTES];
+    write_remedy(code, hub_terms(x->http->settings->source)->token_variable, remedy);
     return error_set(error, code == 404 ? ERROR_NOT_FOUND : ERROR_IO,
-                     "%.*s answers with status %ld%s", (int)(n < 300 ? n : 300), url, code,
-                     remedy(code));
+                     "%.*s answers with status %ld%s", (int)(n < 300 ? n : 300), url, code, remedy);
 }
 
 enum status hub_http_send(struct hub_http *http, const struct hub_request *request,

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/model_path.h"
 
 #include <math.h>
@@ -48,6 +49,28 @@ int command_line_parse(struct command_line *line, int argc, char **argv)
     return -1;
 }
 
+static const char *random_encoding(const struct model_options *options)
+{
+    return options->quantization ? options->quantization : "bf16";
+}
+
+/* Of files: model_path_resolve has checked it. */
+static int quantization_word(const struct model_options *options)
+{
+    return options->quantization && !options->random_weights
+               ? checkpoint_quantization_word(options->quantization)
+               : 0;
+}
+
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error)
+{
+    if (options->random_weights)
+        return checkpoint_open_random(out, options->path, random_encoding(options), error);
+    enum status status = checkpoint_open(out, options->path, error);
+    return status == OK ? checkpoint_quantize_as(*out, quantization_word(options), error) : status;
+}
+
 static void show_progress(void *context, double done)
 {
     const char *what = context ? context : "loading";
@@ -78,15 +101,19 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     struct csgl_config config;
     csgl_config_init(&config);
     config.model_path = resolved.path;
+    config.random_weights = options->random_weights ? random_encoding(options) : NULL;
     config.chat_template_path = options->chat_template;
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;
-    config.quantization = options->quantization;
+    config.quantization = quantization_word(options);
     config.context_length = options->context_length;
     config.max_prefill_length = options->max_prefill_length;
     config.memory_ratio = options->memory_ratio;
     config.kv_cache_gb = options->kv_cache_gb;
+    config.num_mamba_slots = options->num_mamba_slots;
+    config.mamba_cache_gb = options->mamba_cache_gb;
+    config.mamba_ssm_dtype = options->mamba_ssm_dtype;
     config.on_progress = options->is_quiet ? NULL : progress_if_terminal();
     struct csgl_error error;
     double start = system_seconds();

@@ -6,12 +6,21 @@
 #include "base/str.h"
 #include "csgl.h"
 
+/* Where a repository's name is looked for. */
+struct source_options {
+    int source; /* enum hub_source */
+    bool use_modelscope;
+};
+
 struct model_options {
+    struct source_options source;
     const char *model_path, *chat_template;
-    const char *path;     /* what model_path stands for: cli/model_path.h */
-    struct str path_text; /* its memory, when it is not model_path itself */
-    int threads, activations, kv_cache_dtype, quantization, context_length, max_prefill_length;
-    double memory_ratio, kv_cache_gb;
+    const char *random_weights, *quantization; /* a configuration in model_path's place */
+    const char *path;                          /* what model_path stands for: cli/model_path.h */
+    struct str path_text;                      /* its memory, when it is not model_path itself */
+    int threads, activations, kv_cache_dtype, context_length, max_prefill_length;
+    int num_mamba_slots, mamba_ssm_dtype;
+    double memory_ratio, kv_cache_gb, mamba_cache_gb;
     bool is_quiet;
 };
 
@@ -28,6 +37,20 @@ struct model_options model_options_default(void);
 struct sampling_options sampling_options_default(void);
 
 /* Rows for a command's table; the structs must outlive it. */
+#define SOURCE_OPTIONS(s)                                                                          \
+    {"--model-source",                                                                             \
+     NULL,                                                                                         \
+     OPTION_CHOICE,                                                                                \
+     &(s).source,                                                                                  \
+     "huggingface|modelscope",                                                                     \
+     0,                                                                                            \
+     0,                                                                                            \
+     "the hub that knows ORG/NAME"},                                                               \
+    {                                                                                              \
+        "--use-modelscope", NULL, OPTION_FLAG, &(s).use_modelscope, NULL, 0, 0,                    \
+            "the same as --model-source modelscope"                                                \
+    }
+
 #define MODEL_OPTIONS(m)                                                                           \
     {"--model-path",                                                                               \
      "--model",                                                                                    \
@@ -37,6 +60,15 @@ struct sampling_options sampling_options_default(void);
      0,                                                                                            \
      0,                                                                                            \
      "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
+        SOURCE_OPTIONS((m).source),                                                                \
+        {"--random-weights",                                                                       \
+         "--dummy-weight",                                                                         \
+         OPTION_STRING,                                                                            \
+         &(m).random_weights,                                                                      \
+         "CONFIG",                                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "a config.json or its folder: weights are made up"},                                      \
         {"--threads", NULL, OPTION_INT, &(m).threads, "N", 0, 1024, "threads; 0: all processors"}, \
         {"--activations",                                                                          \
          NULL,                                                                                     \
@@ -56,12 +88,12 @@ struct sampling_options sampling_options_default(void);
          "type of cached keys and values; auto: bf16"},                                            \
         {"--quantization",                                                                         \
          NULL,                                                                                     \
-         OPTION_CHOICE,                                                                            \
+         OPTION_STRING,                                                                            \
          &(m).quantization,                                                                        \
          "none|mlx_q4|mlx_q8",                                                                     \
          0,                                                                                        \
          0,                                                                                        \
-         "quantize float weights while they are loaded"},                                          \
+         "quantize float weights while they are loaded; random ones: also bf16, Q4_0, ..."},       \
         {"--memory-ratio",                                                                         \
          NULL,                                                                                     \
          OPTION_NUMBER,                                                                            \
@@ -99,6 +131,30 @@ struct sampling_options sampling_options_default(void);
          1,                                                                                        \
          1 << 16,                                                                                  \
          "prompt tokens of one step"},                                                             \
+        {"--num-mamba-slots",                                                                      \
+         "--max-mamba-cache-size",                                                                 \
+         OPTION_INT,                                                                               \
+         &(m).num_mamba_slots,                                                                     \
+         "N",                                                                                      \
+         0,                                                                                        \
+         1 << 20,                                                                                  \
+         "recurrent states: running ones and snapshots; 0: by memory"},                            \
+        {"--mamba-cache-gb",                                                                       \
+         NULL,                                                                                     \
+         OPTION_NUMBER,                                                                            \
+         &(m).mamba_cache_gb,                                                                      \
+         "GIB",                                                                                    \
+         0,                                                                                        \
+         1 << 20,                                                                                  \
+         "memory of the recurrent states, instead of their number"},                               \
+        {"--mamba-ssm-dtype",                                                                      \
+         NULL,                                                                                     \
+         OPTION_CHOICE,                                                                            \
+         &(m).mamba_ssm_dtype,                                                                     \
+         "auto|f32|bf16",                                                                          \
+         0,                                                                                        \
+         0,                                                                                        \
+         "type of recurrent states; auto: f32"},                                                   \
     {                                                                                              \
         "--kv-cache-gb", NULL, OPTION_NUMBER, &(m).kv_cache_gb, "GIB", 0, 1 << 20,                 \
             "size of the KV cache; 0: what the context needs"                                      \
@@ -159,6 +215,11 @@ struct sampling_options sampling_options_default(void);
 
 /* Parses; on --help or an error prints and returns the exit status, otherwise -1. */
 int command_line_parse(struct command_line *line, int argc, char **argv);
+
+/* The files, or the configuration, that resolved options name. */
+struct checkpoint;
+enum status options_checkpoint(const struct model_options *options, struct checkpoint **out,
+                               struct error *error);
 
 /* Opens the model, with a progress bar when stderr is a terminal. On an error prints it and returns
  * 1, otherwise 0; `seconds` is the time it took. */

@@ -14,8 +14,8 @@ enum { PROMPT_MAX_BYTES = 64 << 20 };
 struct generate {
     struct model_options model;
     struct sampling_options sampling;
-    const char *file, *system;
-    bool is_chat, is_json;
+    const char *file, *system, *profile_output;
+    bool is_chat, is_json, has_profile;
     int logprobs;
     struct str prompt, messages, answer, tokens;
 };
@@ -165,7 +165,9 @@ static int generate(struct generate *g, struct csgl_request *request)
         return exit_status;
     running_engine = engine;
     signal(SIGPIPE, SIG_IGN);
-    if (csgl_generate(engine, request, &result, &error) != CSGL_OK) {
+    if (g->has_profile && csgl_profile_start(engine, &error) != CSGL_OK)
+        exit_status = print_error(&error);
+    else if (csgl_generate(engine, request, &result, &error) != CSGL_OK) {
         exit_status = print_error(&error);
     } else if (result.finish == CSGL_FINISH_ERROR) {
         log_error("%s", result.error);
@@ -174,14 +176,19 @@ static int generate(struct generate *g, struct csgl_request *request)
         print_result(g, &result, load_seconds);
     }
     signal(SIGINT, SIG_DFL);
+    if (!exit_status && g->has_profile &&
+        csgl_profile_stop(engine, g->profile_output, &error) != CSGL_OK)
+        exit_status = print_error(&error);
     csgl_close(engine);
     return exit_status;
 }
 
 int command_generate(int argc, char **argv)
 {
-    struct generate g = {
-        .model = model_options_default(), .sampling = sampling_options_default(), .logprobs = -1};
+    struct generate g = {.model = model_options_default(),
+                         .sampling = sampling_options_default(),
+                         .profile_output = "csgl-trace.json",
+                         .logprobs = -1};
     const struct option options[] = {
         MODEL_OPTIONS(g.model),
         SESSION_OPTIONS(g.model),
@@ -192,6 +199,10 @@ int command_generate(int argc, char **argv)
         {"--json", NULL, OPTION_FLAG, &g.is_json, NULL, 0, 0, "print one JSON object"},
         {"--logprobs", NULL, OPTION_INT, &g.logprobs, "N", -1, 20,
          "alternatives a token, with --json; -1: none"},
+        {"--profile", NULL, OPTION_FLAG, &g.has_profile, NULL, 0, 0,
+         "record a trace of steps and ops"},
+        {"--profile-output", NULL, OPTION_STRING, &g.profile_output, "FILE", 0, 0,
+         "where the trace goes"},
         SAMPLING_OPTIONS(g.sampling),
     };
     struct command_line line = {

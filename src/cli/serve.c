@@ -46,6 +46,7 @@ int command_serve(int argc, char **argv)
                               .log_level = LOG_INFO,
                               .reasoning_parser = "auto",
                               .tool_call_parser = "auto",
+                              .profile_output = "csgl-trace.json",
                               .index = -1};
     static const char no_parallel[] = "one rank serves a model in this version";
     static const char no_speculation[] = "speculative decoding is not in this version";
@@ -89,6 +90,10 @@ int command_serve(int argc, char **argv)
          "for running requests at Ctrl-C"},
         {"--log-level", NULL, OPTION_CHOICE, &o.log_level, "error|warn|info|debug", 0, 0,
          "what is written to stderr"},
+        {"--profile", NULL, OPTION_FLAG, &o.has_profile, NULL, 0, 0,
+         "record a trace from the start until /stop_profile or the end"},
+        {"--profile-output", NULL, OPTION_STRING, &o.profile_output, "FILE", 0, 0,
+         "where traces go; of later ones FILE-2 and so on"},
         {"--role", NULL, OPTION_STRING, &o.role, "", 0, 0, NULL},
         {"--resolved-path", NULL, OPTION_STRING, &o.model.path, "", 0, 0, NULL},
         {"--run-dir", NULL, OPTION_STRING, &o.run_dir, "", 0, 0, NULL},
@@ -101,19 +106,12 @@ int command_serve(int argc, char **argv)
          "attention is csgl's own"},
         {"--moe-backend", NULL, OPTION_REFUSED, NULL, "auto", 0, 0,
          "there are no sparse models yet"},
-        {"--num-mamba-slots", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "there are no recurrent models yet"},
         {"--spec-algo", NULL, OPTION_REFUSED, NULL, "none", 0, 0, no_speculation},
         {"--draft-path", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_speculation},
         {"--num-draft-tokens", NULL, OPTION_REFUSED, NULL, "0", 0, 0, no_speculation},
         {"--cuda-graph-max-bs", "--graph", OPTION_REFUSED, NULL, "0", 0, 0, no_gpu},
         {"--disable-pynccl", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_gpu},
-        {"--dummy-weight", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "a checkpoint is needed"},
         {"--shell-mode", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "use csgl chat"},
-        {"--model-source", NULL, OPTION_REFUSED, NULL, "local", 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
-        {"--use-modelscope", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
     };
     struct command_line line = {
         .usage = "csgl serve --model-path PATH [options]",

@@ -14,6 +14,8 @@ struct serve_options {
     int port, num_tokenizer, max_running, max_queue, num_pages, page_size, max_step_ms;
     int policy, cache_type, drain_seconds, max_body_mb, log_level;
     struct option_strings api_keys, served_names;
+    bool has_profile;
+    const char *profile_output;
     const char *api_key_file, *cors_origin, *reasoning_parser, *tool_call_parser, *default_kwargs;
     /* Of a child: */
     const char *role, *run_dir;

@@ -26,7 +26,7 @@ static enum status open_text(const struct serve_options *o, struct checkpoint **
                              struct text_model *text, struct error *error)
 {
     *text = (struct text_model){0};
-    enum status status = checkpoint_open(checkpoint, o->model.path, error);
+    enum status status = options_checkpoint(&o->model, checkpoint, error);
     return status == OK ? text_model_open(text, *checkpoint, o->model.chat_template, error)
                         : status;
 }
@@ -57,10 +57,11 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .max_want = o->max_running,
         .memory_ratio = o->model.memory_ratio,
         .kv_cache_bytes = (uint64_t)(o->model.kv_cache_gb * 1024.0 * 1024.0 * 1024.0),
-        .n_pages = o->num_pages};
+        .n_pages = o->num_pages,
+        .state_dtype = state_dtype_of_word(o->model.mamba_ssm_dtype),
+        .n_states = o->model.num_mamba_slots,
+        .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
-    if (status == OK)
-        status = checkpoint_quantize_as(p->checkpoint, o->model.quantization, error);
     if (status == OK)
         status = cpu_device_open(&p->device, &cpu, error);
     if (status == OK)
@@ -208,7 +209,8 @@ int serve_frontend(const struct serve_options *o)
                                          .response_config = text.response_config,
                                          .default_template_kwargs = o->default_kwargs,
                                          .n_tokenizers = o->num_tokenizer ? o->num_tokenizer : 1,
-                                         .max_queue = o->max_queue};
+                                         .max_queue = o->max_queue,
+                                         .profile_path = o->profile_output};
         status = server_run(&options, &error);
     }
     text_model_done(&text);

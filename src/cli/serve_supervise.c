@@ -1,7 +1,9 @@
 /* The supervisor of csgl serve: the listening socket, the run directory, the children's command
  * lines. */
 #include "base/log.h"
+#include "base/system.h"
 #include "cli/serve.h"
+#include "message/process_trace.h"
 #include "message/supervisor.h"
 
 #include <errno.h>
@@ -149,8 +151,13 @@ static void remove_run_dir(const struct serve *s)
     remove_file(s, "frontend");
     remove_file(s, "scheduler");
     remove_file(s, "detokenizer");
+    remove_file(s, "trace.frontend");
+    remove_file(s, "trace.scheduler");
+    remove_file(s, "trace.detokenizer");
     for (int i = 0; i < BOARD_MAX_TOKENIZERS; i++) {
         snprintf(name, sizeof name, "tokenizer.%d", i);
+        remove_file(s, name);
+        snprintf(name, sizeof name, "trace.tokenizer.%d", i);
         remove_file(s, name);
     }
     rmdir(s->run_dir);
@@ -160,13 +167,7 @@ static void remove_run_dir(const struct serve *s)
 
 static enum status find_program(struct serve *s, struct error *error)
 {
-    ssize_t n = readlink("/proc/self/exe", s->program, sizeof s->program - 1);
-    const char *given = options_environment("_"); /* where there is no /proc */
-    if (n > 0)
-        s->program[n] = '\0';
-    else if (given)
-        snprintf(s->program, sizeof s->program, "%s", given);
-    else
+    if (!system_program(s->program, sizeof s->program))
         return error_set(error, ERROR_NOT_FOUND, "csgl cannot find its own program file");
     return OK;
 }
@@ -243,6 +244,8 @@ int serve_supervise(const struct serve_options *options, int argc, char **argv)
         status = make_run_dir(s, &error);
     if (status == OK)
         status = add_children(s, argc, argv, &error);
+    if (status == OK && options->has_profile)
+        profile_start(s->board, 0, 0);
     if (status == OK) {
         log_info("loading %s", options->model.model_path);
         struct supervisor_options supervisor = {.board = s->board,

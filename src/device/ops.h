@@ -9,6 +9,7 @@
 #define CSGL_DEVICE_OPS_H
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "base/weight.h"
 #include "device/tensor.h"
 
@@ -19,14 +20,27 @@ struct device;
 
 /* --- weights ---------------------------------------------------------------------------------- */
 
-/* A part of a weight: rows row, row + row_step, ... (`rows` of them) and columns [col, col + cols)
- * of `weight`, columns on block borders. `bias` is f32 [rows] (already sliced) or NULL. */
+/* Which rows of a stored weight make a matrix: its row i is first + i / run * stride + i % run of
+ * the stored ones. run 0: i. So parts that a file interleaves, head by head, are read apart. */
+struct row_pattern {
+    int64_t first;
+    int32_t run, stride;
+};
+
+static inline int64_t row_pattern_at(const struct row_pattern *p, int64_t i)
+{
+    return p->run ? p->first + i / p->run * p->stride + i % p->run : i;
+}
+
+/* A part of a weight: rows [row, row + rows), counted in its pattern, and columns [col, col + cols)
+ * of `weight`, columns on block borders; all columns, where the weight has an order of its own.
+ * `bias` is f32 [rows] (already sliced) or NULL. */
 struct weight_slice {
     struct weight weight;
     int64_t row, rows, col, cols;
     const float *bias;
-    int32_t row_step; /* 0 means 1; 2 takes apart rows that two parts share in turn */
-    bool keeps_f32;   /* the inputs are not rounded, in whatever mode the device is (routers) */
+    struct row_pattern pattern;
+    bool keeps_f32; /* the inputs are not rounded, in whatever mode the device is (routers) */
 };
 
 enum { LINEAR_MAX_PARTS = 4 };
@@ -74,6 +88,7 @@ struct kv_pages {
 struct state_layout {
     int32_t n_layers, n_v_heads, k_dim, v_dim, conv_channels, conv_rows;
     enum dtype dtype; /* of the state: F32 or BF16 */
+    bool is_tiled;    /* value head j goes with key head j % n_k_heads, not j / (n_v / n_k) */
 };
 
 /* One layer's slots: n_slots * slot_bytes at `offset` of `buffer`; a slot holds one sequence's
@@ -146,6 +161,13 @@ struct kv_store_args {
     struct tensor slots; /* i32 [T, 1] */
 };
 
+/* Copies whole pages of one layer, pair after pair in this order: page pairs[i, 1] becomes what
+ * page pairs[i, 0] is. Exact. */
+struct kv_copy_page_args {
+    struct kv_pages pages;
+    struct tensor pairs; /* i32 [n, 2] */
+};
+
 /* Ragged causal attention over pages. Sequence i owns rows q_start[i] .. q_start[i+1] of q; its new
  * tokens are the last ones of its kv_len[i] tokens, already stored. Row r at place p sees places
  * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
@@ -178,6 +200,81 @@ struct gather_args {
     struct tensor x;    /* [T, H] */
     struct tensor rows; /* i32 [n, 1] */
     struct tensor out;  /* [n, H] */
+};
+
+/* out = x * sigmoid(gate), value by value. Relative 1e-5. */
+struct sigmoid_mul_args {
+    struct tensor x;    /* [T, n] */
+    struct tensor gate; /* [T, n] */
+    struct tensor out;  /* [T, n], may be x */
+};
+
+/* Each head of D values for itself: out = norm(x) * silu(z), norm(v) = v / sqrt(mean(v^2) + eps) *
+ * w. Relative 1e-5. */
+struct gated_norm_args {
+    struct tensor x;      /* [T, n * D] */
+    struct tensor z;      /* [T, n * D] */
+    struct tensor weight; /* [1, D] */
+    struct tensor out;    /* [T, n * D], may be x */
+    float eps;
+};
+
+/* Depthwise causal convolution over the rows of each sequence, which go on from those in its slot:
+ * out[t] = silu(sum over j of weight[j] * x[t - conv_rows + j]). Writes the last conv_rows rows
+ * back. A slot that is written belongs to one sequence of the step; no other one reads it.
+ * Absolute 1e-5 * sum |w x|. */
+struct conv1d_update_args {
+    struct state_slots slots;
+    struct tensor x;         /* [T, C] */
+    struct tensor weight;    /* [conv_rows + 1, C] */
+    struct tensor out;       /* [T, C], not x */
+    struct tensor q_start;   /* i32 [n + 1, 1] */
+    struct tensor state_in;  /* i32 [n, 1]; -1: zeros */
+    struct tensor state_out; /* i32 [n, 1], may equal state_in; -1: not written */
+    struct tensor snapshots; /* i32 [n_snapshots, 2] of (row, slot), rows ascending */
+};
+
+/* The gated delta rule (arXiv:2412.06464) over each sequence's rows, from the state in its slot.
+ * With q and k of length 1 (x / sqrt(sum x^2 + 1e-6)) and q times k_dim^-1/2, per value head:
+ *
+ *     g = -rate * softplus(a + dt_bias);  beta = sigmoid(b)
+ *     S = e^g S;  delta = beta (v - S^T k);  S = S + k delta^T;  out = S^T q
+ *
+ * Value head j uses key head j / (n_v_heads / n_k_heads), or as the layout says. Chunks of rows are
+ * computed together; that changes nothing beyond 1e-5. Absolute 1e-5 * max |v|, also for the state.
+ */
+struct gated_delta_args {
+    struct state_slots slots;
+    struct tensor qkv;     /* [T, conv_channels]: all q, all k, all v */
+    struct tensor a, b;    /* [T, n_v_heads] */
+    struct tensor rate;    /* [1, n_v_heads], e^A_log */
+    struct tensor dt_bias; /* [1, n_v_heads] */
+    struct tensor out;     /* [T, n_v_heads * v_dim] */
+    struct tensor q_start; /* as in conv1d_update, with its rules */
+    struct tensor state_in;
+    struct tensor state_out;
+    struct tensor snapshots;
+    struct tensor tape; /* [T, gated_delta_tape_cols]: what a commit needs; buffer NULL: none */
+};
+
+/* Columns of a tape: all delta, all k (of length 1), all g. */
+static inline int32_t gated_delta_tape_cols(const struct state_layout *layout)
+{
+    int32_t v = layout->n_v_heads * layout->v_dim;
+    return v + (layout->conv_channels - v) / 2 + layout->n_v_heads;
+}
+
+/* Moves the states of both ops above past the first `n_accepted` rows of each sequence, after a
+ * step that wrote a tape and no state. The state is that of a step with these rows alone: within
+ * 2e-7 where the sequence had at most 16 rows, else 1e-5. */
+struct gated_delta_commit_args {
+    struct state_slots slots;
+    struct tensor x;          /* [T, C]: the rows before the convolution */
+    struct tensor tape;       /* [T, gated_delta_tape_cols] */
+    struct tensor q_start;    /* i32 [n + 1, 1] */
+    struct tensor n_accepted; /* i32 [n, 1], 0 .. the sequence's rows */
+    struct tensor state_in;   /* i32 [n, 1], as in that step */
+    struct tensor state_out;  /* i32 [n, 1], may equal state_in */
 };
 
 /* The K experts with the largest logits of each row, largest first, of equal ones the lower; their
@@ -224,12 +321,18 @@ struct state_copy_args {
     X(rope_angles)                                                                                 \
     X(qk_norm_rope)                                                                                \
     X(kv_store)                                                                                    \
+    X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
     X(gather)                                                                                      \
     X(state_copy)                                                                                  \
     X(moe_route)                                                                                   \
-    X(moe_ffn)
+    X(moe_ffn)                                                                                     \
+    X(sigmoid_mul)                                                                                 \
+    X(gated_norm)                                                                                  \
+    X(conv1d_update)                                                                               \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_commit)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -241,8 +344,9 @@ struct device_table {
     enum status (*buffer_alloc)(struct device *, size_t bytes, struct buffer *out, struct error *);
     void (*buffer_free)(struct device *, struct buffer *);
 
-    /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols) into the device's layout. The slices'
-     * weights may be released afterwards. `max_rows` bounds T of later calls (sizes the workspace).
+    /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols and order) into the device's layout. The
+     * slices' weights may be released afterwards. `max_rows` bounds T of later calls (sizes the
+     * workspace).
      */
     enum status (*linear_load)(struct device *, const struct weight_slice *slices, int n_slices,
                                int32_t max_rows, struct linear **out, struct error *);
@@ -250,6 +354,8 @@ struct device_table {
     /* Bytes that linear_load would take for these slices: for the memory plan. */
     size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
 
+    /* Bytes of a loaded linear that a call reads: its weights and biases in the device's layout. */
+    size_t (*linear_size)(const struct linear *);
     /* Copies experts that all have the same shape; afterwards their weights may be released.
      * `max_rows` bounds T and `top_k` K of later calls. */
     enum status (*experts_load)(struct device *, const struct expert_slices *experts,
@@ -259,6 +365,8 @@ struct device_table {
     /* Bytes that experts_load would take. */
     size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
                             int32_t n_experts);
+    /* Bytes of one loaded expert, as linear_size; `inner` becomes the outputs of its gate. */
+    size_t (*expert_size)(const struct experts *, int32_t *inner);
 
     /* May keep reading `weight`'s bytes for its life. */
     enum status (*embedding_load)(struct device *, const struct weight *weight,
@@ -272,8 +380,13 @@ struct device_table {
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
 
+    /* From now on tells `observer` (kept; NULL ends it) what the device's further threads do. */
+    void (*observe)(struct device *, const struct thread_observer *observer);
     /* Bytes of one layer's slot, a multiple of 64. */
     size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
+    /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */
+    enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
+                                       struct error *error);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

@@ -10,17 +10,23 @@ static size_t lay_out(struct batch *b, int32_t *memory)
     struct {
         int32_t **array;
         size_t n;
-    } arrays[5 + 2 * KV_CACHE_MAX_GROUPS] = {{&b->tokens, tokens},
+    } arrays[9 + 3 * KV_CACHE_MAX_GROUPS] = {{&b->tokens, tokens},
                                              {&b->positions, tokens},
                                              {&b->q_start, sequences + 1},
                                              {&b->kv_len, sequences},
-                                             {&b->want, (size_t)b->max_want}};
-    size_t n = 5;
+                                             {&b->want, (size_t)b->max_want},
+                                             {&b->rows, sequences},
+                                             {&b->state_in, sequences},
+                                             {&b->state_out, sequences},
+                                             {&b->snapshots, 2 * (size_t)b->max_snapshots}};
+    size_t n = 9;
     for (int32_t g = 0; g < b->n_groups; g++) {
         arrays[n].array = &b->slots[g];
         arrays[n++].n = tokens;
         arrays[n].array = &b->page_table[g];
         arrays[n++].n = sequences * (size_t)b->max_pages;
+        arrays[n].array = &b->copies[g];
+        arrays[n++].n = 2 * (size_t)b->max_copies;
     }
     for (size_t i = 0; i < n; i++) {
         if (memory)
@@ -38,6 +44,10 @@ enum status batch_init(struct batch *b, const struct kv_cache *cache, int32_t ma
                         .max_want = max_want,
                         .max_pages = cache->max_pages,
                         .n_groups = cache->n_groups};
+    if (kv_cache_has_states(cache)) {
+        b->max_snapshots = max_sequences * KV_MAX_MARKS;
+        b->max_copies = cache->max_copies + max_sequences;
+    }
     b->memory_bytes = lay_out(b, NULL) * sizeof(int32_t);
     b->memory = calloc(1, b->memory_bytes);
     if (!b->memory)
@@ -54,7 +64,7 @@ void batch_done(struct batch *b)
 
 void batch_clear(struct batch *b)
 {
-    b->n_tokens = b->n_sequences = b->n_want = 0;
+    b->n_tokens = b->n_sequences = b->n_want = b->n_snapshots = b->n_copies = 0;
     b->q_start[0] = 0;
 }
 
@@ -68,6 +78,7 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
                          "the step is full: %d sequences, %d tokens and %d wanted rows at most",
                          b->max_sequences, b->max_tokens, b->max_want);
     int32_t start = cache->length[row], first = b->n_tokens, sequence = b->n_sequences;
+    int32_t state_in = kv_cache_state_in(cache, row);
     enum status status = kv_cache_extend(cache, row, start + n, error);
     if (status != OK)
         return status;
@@ -85,5 +96,34 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
     b->n_tokens += n;
     b->q_start[++b->n_sequences] = b->n_tokens;
     b->kv_len[sequence] = start + n;
+    b->rows[sequence] = row;
+    b->state_in[sequence] = state_in;
+    b->state_out[sequence] = cache->rows[row].state;
     return OK;
+}
+
+static void add_copy(struct batch *b, const struct kv_page_copy *copy)
+{
+    for (int32_t g = 0; g < b->n_groups; g++) {
+        b->copies[g][2 * b->n_copies] = copy->from[g];
+        b->copies[g][2 * b->n_copies + 1] = copy->to[g];
+    }
+    b->n_copies++;
+}
+
+void batch_finish(struct batch *b, struct kv_cache *cache)
+{
+    for (int32_t i = 0; i < cache->n_copies; i++)
+        add_copy(b, &cache->copies[i]);
+    cache->n_copies = 0;
+    for (int32_t i = 0; i < b->n_sequences && kv_cache_has_states(cache); i++) {
+        struct kv_state_step step = kv_cache_begin_step(cache, b->rows[i]);
+        int32_t start = b->kv_len[i] - (b->q_start[i + 1] - b->q_start[i]);
+        for (int32_t k = 0; k < step.n_snapshots; k++) {
+            b->snapshots[2 * b->n_snapshots] = b->q_start[i] + step.marks[k] - start - 1;
+            b->snapshots[2 * b->n_snapshots++ + 1] = step.slots[k];
+        }
+        if (step.has_copy)
+            add_copy(b, &step.copy);
+    }
 }

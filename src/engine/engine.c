@@ -12,9 +12,11 @@ struct engine {
     struct memory_plan plan;
     struct kv_cache cache;
     struct buffer kv[KV_MAX_GROUPS]; /* one group's pages, layer after layer */
+    struct buffer states;            /* slots of recurrent states, layer after layer */
     struct buffer inputs;            /* the batch's arrays on the device */
     struct buffer logits;
     struct forward forward;
+    struct profile *profile; /* NULL: nothing is measured */
 };
 
 static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
@@ -31,6 +33,33 @@ static enum status make_plan(struct engine *e, const struct checkpoint *checkpoi
     return status;
 }
 
+static struct kv_pages layer_pages(const struct engine *e, int32_t g, int32_t layer)
+{
+    const struct memory_plan *p = &e->plan;
+    size_t layer_bytes = p->page_bytes[g] / (size_t)e->model->kv_groups[g].n_layers;
+    return (struct kv_pages){.buffer = &e->kv[g],
+                             .offset = (size_t)layer * layer_bytes * (size_t)p->n_pages[g],
+                             .layout = p->layout};
+}
+
+static enum status make_states(struct engine *e, struct error *error)
+{
+    const struct memory_plan *p = &e->plan;
+    size_t layer_bytes = p->layer_state_bytes * (size_t)p->n_states;
+    if (p->n_states == 0)
+        return OK;
+    enum status status = e->device->table->buffer_alloc(
+        e->device, layer_bytes * (size_t)p->state_layout.n_layers, &e->states, error);
+    for (int32_t layer = 0; layer < p->state_layout.n_layers && status == OK; layer++)
+        e->model->family->bind_states(e->model, layer,
+                                      (struct state_slots){.buffer = &e->states,
+                                                           .offset = (size_t)layer * layer_bytes,
+                                                           .slot_bytes = p->layer_state_bytes,
+                                                           .n_slots = p->n_states,
+                                                           .layout = p->state_layout});
+    return status;
+}
+
 static enum status make_cache(struct engine *e, struct error *error)
 {
     const struct memory_plan *p = &e->plan;
@@ -38,23 +67,21 @@ static enum status make_cache(struct engine *e, struct error *error)
                                  .page_size = p->layout.page_size,
                                  .n_rows = e->request.max_running,
                                  .max_length = p->context_length,
-                                 .n_groups = p->n_groups};
+                                 .n_groups = p->n_groups,
+                                 .n_states = p->n_states};
     for (int32_t g = 0; g < p->n_groups; g++) {
         const struct kv_group *group = &e->model->kv_groups[g];
         spec.windows[g] = group->window;
         spec.n_pages[g] = p->n_pages[g];
-        size_t layer_bytes = p->page_bytes[g] / (size_t)group->n_layers * (size_t)p->n_pages[g];
         enum status status = e->device->table->buffer_alloc(
-            e->device, layer_bytes * (size_t)group->n_layers, &e->kv[g], error);
+            e->device, p->page_bytes[g] * (size_t)p->n_pages[g], &e->kv[g], error);
         if (status != OK)
             return status;
         for (int32_t layer = 0; layer < group->n_layers; layer++)
-            e->model->family->bind_pages(e->model, g, layer,
-                                         (struct kv_pages){.buffer = &e->kv[g],
-                                                           .offset = (size_t)layer * layer_bytes,
-                                                           .layout = p->layout});
+            e->model->family->bind_pages(e->model, g, layer, layer_pages(e, g, layer));
     }
-    return kv_cache_init(&e->cache, &spec, error);
+    enum status status = make_states(e, error);
+    return status == OK ? kv_cache_init(&e->cache, &spec, error) : status;
 }
 
 static enum status make_workspace(struct engine *e, struct error *error)
@@ -116,6 +143,7 @@ void engine_free(struct engine *e)
     kv_cache_done(&e->cache);
     for (int32_t g = 0; g < KV_MAX_GROUPS; g++)
         e->device->table->buffer_free(e->device, &e->kv[g]);
+    e->device->table->buffer_free(e->device, &e->states);
     e->device->table->buffer_free(e->device, &e->forward.scratch);
     e->device->table->buffer_free(e->device, &e->logits);
     e->device->table->buffer_free(e->device, &e->inputs);
@@ -172,6 +200,9 @@ static void bind_inputs(struct engine *e, const struct batch *b)
         f->groups[g].slots = input(e, b, b->slots[g], b->n_tokens, 1);
         f->groups[g].page_table = input(e, b, b->page_table[g], b->n_sequences, b->max_pages);
     }
+    f->state_in = input(e, b, b->state_in, b->n_sequences, 1);
+    f->state_out = input(e, b, b->state_out, b->n_sequences, 1);
+    f->snapshots = input(e, b, b->snapshots, b->n_snapshots, 2);
     int32_t vocab_size = e->model->vocab_size;
     f->logits = (struct tensor){.buffer = &e->logits,
                                 .dtype = DTYPE_F32,
@@ -181,12 +212,36 @@ static void bind_inputs(struct engine *e, const struct batch *b)
     f->scratch_used = 0;
 }
 
+static void copy_pages(struct engine *e, const struct batch *b)
+{
+    for (int32_t g = 0; g < b->n_groups && b->n_copies > 0; g++) {
+        struct tensor pairs = input(e, b, b->copies[g], b->n_copies, 2);
+        for (int32_t layer = 0; layer < e->model->kv_groups[g].n_layers; layer++)
+            device_kv_copy_page(e->device,
+                                &(struct kv_copy_page_args){layer_pages(e, g, layer), pairs});
+    }
+}
+
 enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
 {
     assert(b->n_tokens > 0);
     bind_inputs(e, b);
+    if (e->profile)
+        profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
+    copy_pages(e, b);
     e->model->family->forward(e->model, &e->forward);
     return e->device->table->sync(e->device, error);
+}
+
+void engine_profile(struct engine *e, struct profile *profile)
+{
+    e->profile = profile;
+    e->forward.device = profile ? profile_device(profile) : e->device;
+}
+
+struct device *engine_device(const struct engine *e)
+{
+    return e->device;
 }
 
 float *engine_logits(struct engine *e, int32_t i)

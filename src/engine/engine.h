@@ -3,6 +3,7 @@
 #ifndef CSGL_ENGINE_ENGINE_H
 #define CSGL_ENGINE_ENGINE_H
 
+#include "device/profile.h"
 #include "engine/batch.h"
 #include "engine/memory_plan.h"
 
@@ -25,6 +26,13 @@ enum status engine_batch_init(struct engine *engine, struct batch *batch, struct
 
 /* Runs the step. The tokens of the batch must be in [0, vocab_size). */
 enum status engine_step(struct engine *engine, const struct batch *batch, struct error *error);
+
+/* Measures the ops of every later step with `profile`, which is over this engine's device; NULL
+ * ends it. A step with more tokens than sequences counts as prefill. */
+void engine_profile(struct engine *engine, struct profile *profile);
+
+/* The device that the engine was opened on. */
+struct device *engine_device(const struct engine *engine);
 
 /* The logits [vocab_size] of the i-th wanted row of the last step; valid until the next one. */
 float *engine_logits(struct engine *engine, int32_t i);

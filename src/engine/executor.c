@@ -1,5 +1,7 @@
 #include "engine/executor.h"
 
+#include "base/log.h"
+
 #include <math.h>
 
 enum status engine_executor_init(struct engine_executor *e, struct engine *engine, int32_t n_ids,
@@ -9,8 +11,33 @@ enum status engine_executor_init(struct engine_executor *e, struct engine *engin
     return sampler_init(&e->sampler, engine_model(engine)->vocab_size, error);
 }
 
+static void end_trace(struct engine_executor *e)
+{
+    if (!e->profile)
+        return;
+    engine_profile(e->engine, NULL);
+    profile_free(e->profile);
+    e->profile = NULL;
+}
+
+static void trace(void *context, struct trace *trace)
+{
+    struct engine_executor *e = context;
+    struct error error;
+    end_trace(e);
+    if (!trace)
+        return;
+    if (profile_new(&e->profile, engine_device(e->engine), &error) != OK) {
+        log_error("ops are not traced: %s", error.message);
+        return;
+    }
+    profile_trace(e->profile, trace);
+    engine_profile(e->engine, e->profile);
+}
+
 void engine_executor_done(struct engine_executor *e)
 {
+    end_trace(e);
     sampler_done(&e->sampler);
 }
 
@@ -37,5 +64,5 @@ static enum status run(void *context, const struct batch *batch, const struct dr
 
 struct executor engine_executor_table(struct engine_executor *e)
 {
-    return (struct executor){.context = e, .run = run};
+    return (struct executor){.context = e, .run = run, .trace = trace};
 }

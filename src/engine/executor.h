@@ -22,13 +22,16 @@ struct executor {
      * row. */
     enum status (*run)(void *context, const struct batch *batch, const struct draw *draws,
                        struct sample *out, struct error *error);
+    /* Records the ops of later steps; a trace of NULL ends it. NULL: it has none. */
+    void (*trace)(void *context, struct trace *trace);
 };
 
 /* The executor over an engine. */
 struct engine_executor {
     struct engine *engine;
     struct sampler sampler;
-    int32_t n_ids; /* ids below this exist; rows behind are the vocabulary's padding */
+    struct profile *profile; /* while a trace is recorded */
+    int32_t n_ids;           /* ids below this exist; rows behind are the vocabulary's padding */
 };
 
 enum status engine_executor_init(struct engine_executor *e, struct engine *engine, int32_t n_ids,

@@ -14,6 +14,7 @@ static uint64_t count_pages(struct memory_plan *p, const struct model *model,
     for (int32_t g = 0; g < p->n_groups; g++) {
         int64_t pages = n_sequences * kv_pages_needed(model->kv_groups[g].window, length,
                                                       r->max_step_tokens, r->page_size);
+        pages += p->n_states > 0; /* the part-filled page of the snapshot that a row continues */
         p->n_pages[g] =
             pages > INT32_MAX / r->page_size ? INT32_MAX / r->page_size : (int32_t)pages;
         bytes += (uint64_t)p->n_pages[g] * p->page_bytes[g];
@@ -21,14 +22,21 @@ static uint64_t count_pages(struct memory_plan *p, const struct model *model,
     return bytes;
 }
 
-/* The longest context, at most `limit`, of which one sequence fits into `bytes`. */
-static int32_t longest_context(struct memory_plan *p, const struct model *model,
-                               const struct memory_request *r, int32_t limit, uint64_t bytes)
+uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model *model,
+                              const struct memory_request *r, int32_t length, int64_t n_sequences)
+{
+    struct memory_plan copy = *plan;
+    return count_pages(&copy, model, r, length, n_sequences);
+}
+
+int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
+                            const struct memory_request *r, int32_t limit, int64_t n_sequences,
+                            uint64_t bytes)
 {
     int32_t low = 0, high = limit;
     while (low < high) {
         int32_t middle = low + (high - low + 1) / 2;
-        if (count_pages(p, model, r, middle, 1) <= bytes)
+        if (memory_plan_kv_bytes(plan, model, r, middle, n_sequences) <= bytes)
             low = middle;
         else
             high = middle - 1;
@@ -42,7 +50,7 @@ static enum status plan_kv(struct memory_plan *p, const struct model *model,
     bool is_given = r->context_length > 0;
     int32_t wanted = is_given ? r->context_length : model->max_positions;
     uint64_t kv_room = r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room;
-    p->context_length = longest_context(p, model, r, wanted, kv_room);
+    p->context_length = memory_plan_longest(p, model, r, wanted, 1, kv_room);
     count_pages(p, model, r, p->context_length, 1);
     if (p->context_length < (is_given ? wanted : 1)) {
         uint64_t need = count_pages(p, model, r, wanted, 1);
@@ -79,6 +87,37 @@ static enum status plan_kv(struct memory_plan *p, const struct model *model,
     return OK;
 }
 
+/* Slots of recurrent states: one for each running sequence, the others for snapshots. */
+static enum status plan_states(struct memory_plan *p, const struct memory_request *r, uint64_t room,
+                               struct error *error)
+{
+    enum { SLOTS_A_SEQUENCE = 8, LEAST_SLOTS = 2 };
+    uint64_t slot_bytes = (uint64_t)p->layer_state_bytes * (uint64_t)p->state_layout.n_layers;
+    uint64_t fit = room / slot_bytes, n = (uint64_t)r->n_states;
+    if (n == 0 && r->state_bytes > 0)
+        n = r->state_bytes / slot_bytes;
+    else if (n == 0) {
+        /* Snapshots pay, but not before the running sequences and the KV cache. */
+        uint64_t running = (uint64_t)r->max_running + 1;
+        uint64_t useful = r->cache_type == KV_CACHE_NAIVE
+                              ? running
+                              : (uint64_t)r->max_running * SLOTS_A_SEQUENCE + 1;
+        n = fit / 4 < useful ? fit / 4 : useful;
+        if (n < running)
+            n = fit / 2 < running ? fit / 2 : running;
+    }
+    if (n < LEAST_SLOTS || n > fit || n > INT32_MAX / 2)
+        return error_set(error, ERROR_LIMIT,
+                         "recurrent states need %.1f MiB a sequence: %llu slots are asked for, at "
+                         "least %d are needed and %.0f MiB hold %llu; change --num-mamba-slots or "
+                         "--mamba-cache-gb, free memory or raise --memory-ratio",
+                         (double)slot_bytes * mib, (unsigned long long)n, (int)LEAST_SLOTS,
+                         (double)room * mib, (unsigned long long)fit);
+    p->n_states = (int32_t)n;
+    p->states = n * slot_bytes;
+    return OK;
+}
+
 enum status memory_plan_make(struct memory_plan *p, const struct model *model,
                              const struct device *device, uint64_t weight_bytes,
                              const struct memory_request *r, struct error *error)
@@ -104,7 +143,20 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
                          "--memory-ratio or choose a smaller model",
                          (double)p->weights * mib, (double)p->workspace * mib,
                          (double)p->budget * mib, (double)available * mib, r->memory_ratio);
-    return plan_kv(p, model, r, p->budget - p->weights - p->workspace, error);
+    uint64_t room = p->budget - p->weights - p->workspace;
+    if (model->states.n_layers > 0) {
+        p->state_layout = model->states;
+        p->state_layout.dtype = r->state_dtype;
+        p->layer_state_bytes = device->table->state_slot_bytes(device, &p->state_layout);
+        enum status status = plan_states(p, r, room, error);
+        if (status != OK)
+            return status;
+    } else if (r->n_states > 0 || r->state_bytes > 0 || r->state_dtype != DTYPE_F32) {
+        return error_set(error, ERROR_INVALID,
+                         "this model has no recurrent layers; leave out --num-mamba-slots, "
+                         "--mamba-cache-gb and --mamba-ssm-dtype");
+    }
+    return plan_kv(p, model, r, room - p->states, error);
 }
 
 void memory_plan_print(const struct memory_plan *p)
@@ -112,7 +164,11 @@ void memory_plan_print(const struct memory_plan *p)
     log_info(
         "memory: %.0f MiB of %.0f MiB: weights %.0f, KV cache %.0f (%s, %d tokens a sequence), "
         "workspace %.0f",
-        (double)(p->weights + p->workspace + p->kv) * mib, (double)p->budget * mib,
+        (double)(p->weights + p->workspace + p->kv + p->states) * mib, (double)p->budget * mib,
         (double)p->weights * mib, (double)p->kv * mib, dtype_name(p->layout.dtype),
         (int)p->context_length, (double)p->workspace * mib);
+    if (p->n_states > 0)
+        log_info("memory: recurrent states and their snapshots %.1f MiB (%s, %d slots of %.2f MiB)",
+                 (double)p->states * mib, dtype_name(p->state_layout.dtype), (int)p->n_states,
+                 (double)p->states / (double)p->n_states * mib);
 }

@@ -19,6 +19,10 @@ struct memory_request {
     double memory_ratio;      /* share of the available memory that may be used */
     uint64_t kv_cache_bytes;  /* 0: what max_running sequences of context_length need, if it fits */
     int32_t n_pages;          /* of each group's pool; 0: from kv_cache_bytes */
+    enum dtype state_dtype;   /* of recurrent states: F32 or BF16 */
+    int32_t n_states;         /* their slots: running sequences and snapshots; 0: state_bytes */
+    uint64_t state_bytes;     /* all slots' at most; 0: a quarter of what is left, or as many as
+                               * max_running sequences have a use for */
     uint64_t available_bytes; /* 0: asked from the machine */
 };
 
@@ -29,20 +33,38 @@ static inline enum dtype kv_dtype_of_word(int i)
     return dtypes[i];
 }
 
+/* The type that the i-th word of --mamba-ssm-dtype means: auto, f32, bf16. */
+static inline enum dtype state_dtype_of_word(int i)
+{
+    return i == 2 ? DTYPE_BF16 : DTYPE_F32;
+}
+
 struct memory_plan {
-    uint64_t budget, weights, workspace, kv;
+    uint64_t budget, weights, workspace, kv, states;
     int32_t context_length;
     size_t scratch_bytes;
     struct kv_layout layout;
     int32_t n_groups;
     size_t page_bytes[KV_MAX_GROUPS]; /* of one page in all of a group's layers */
     int32_t n_pages[KV_MAX_GROUPS];
+    struct state_layout state_layout;
+    size_t layer_state_bytes; /* of one layer's slot */
+    int32_t n_states;         /* slots; 0: the model has no recurrent layers */
 };
 
 /* Fits the request into the budget, or ERROR_LIMIT with the numbers and the flag to change. */
 enum status memory_plan_make(struct memory_plan *plan, const struct model *model,
                              const struct device *device, uint64_t weight_bytes,
                              const struct memory_request *request, struct error *error);
+
+/* Bytes of the KV cache of `n_sequences` sequences of `length` tokens, and the longest length, at
+ * most `limit`, of which so many fit into `bytes`. Of a plan that was made for this request. */
+uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model *model,
+                              const struct memory_request *request, int32_t length,
+                              int64_t n_sequences);
+int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
+                            const struct memory_request *request, int32_t limit,
+                            int64_t n_sequences, uint64_t bytes);
 
 /* Logs the plan in a few lines. */
 void memory_plan_print(const struct memory_plan *plan);

@@ -39,7 +39,10 @@ static enum status init_tree(struct kv_cache *cache, const struct kv_cache_spec 
                               .n_blocks = count_blocks(spec, cache->max_pages),
                               .n_groups = spec->n_groups};
     memcpy(tree.windows, spec->windows, sizeof tree.windows);
-    return spec->type == KV_CACHE_NAIVE ? OK : radix_tree_new(&cache->tree, &tree, error);
+    cache->n_blocks = spec->type == KV_CACHE_NAIVE ? 0 : tree.n_blocks;
+    enum status status =
+        spec->type == KV_CACHE_NAIVE ? OK : radix_tree_new(&cache->tree, &tree, error);
+    return status == OK ? kv_states_init(cache, spec->n_states, error) : status;
 }
 
 enum status kv_cache_init(struct kv_cache *cache, const struct kv_cache_spec *spec,
@@ -71,7 +74,7 @@ enum status kv_cache_init(struct kv_cache *cache, const struct kv_cache_spec *sp
     }
     memset(cache->length, -1, n_rows * sizeof *cache->length);
     for (int32_t row = 0; row < spec->n_rows; row++)
-        cache->rows[row].node = -1;
+        cache->rows[row] = (struct kv_row){.node = -1, .state = -1, .source = -1};
     return OK;
 }
 
@@ -82,6 +85,8 @@ void kv_cache_done(struct kv_cache *cache)
         free(cache->groups[g].page_table);
     }
     radix_tree_free(cache->tree);
+    state_pool_done(&cache->states);
+    free(cache->copies);
     free(cache->length);
     free(cache->first_page);
     free(cache->rows);
@@ -94,8 +99,11 @@ int32_t kv_cache_open_row(struct kv_cache *cache)
     for (int32_t row = 0; row < cache->n_rows; row++) {
         if (cache->length[row] >= 0)
             continue;
+        int32_t state = kv_cache_has_states(cache) ? kv_state_take(cache) : -1;
+        if (kv_cache_has_states(cache) && state < 0)
+            return -1;
         cache->length[row] = 0;
-        cache->rows[row] = (struct kv_row){.node = -1};
+        cache->rows[row] = (struct kv_row){.node = -1, .state = state, .source = -1};
         for (int32_t g = 0; g < cache->n_groups; g++)
             *kv_first_page_of(cache, g, row) = 0;
         return row;
@@ -106,6 +114,7 @@ int32_t kv_cache_open_row(struct kv_cache *cache)
 void kv_cache_close_row(struct kv_cache *cache, int32_t row)
 {
     kv_cache_truncate(cache, row, 0);
+    kv_state_close(cache, row);
     cache->rows[row].prompt = NULL;
     cache->length[row] = -1;
 }
@@ -150,6 +159,8 @@ bool kv_cache_can_truncate(const struct kv_cache *cache, int32_t row, int32_t ne
 {
     if (new_length == 0)
         return true;
+    if (kv_cache_has_states(cache) && new_length != cache->rows[row].n_state)
+        return false;
     int32_t page = new_length >> cache->page_shift;
     bool is_inside_page = (new_length & (cache->page_size - 1)) != 0;
     if (is_inside_page && page < cache->rows[row].n_shared)
@@ -180,6 +191,7 @@ void kv_cache_truncate(struct kv_cache *cache, int32_t row, int32_t new_length)
     if (from < r->n_committed_pages)
         r->n_committed_pages = from;
     cache->length[row] = new_length;
+    kv_state_truncate(cache, row);
 }
 
 /* --- taking pages ----------------------------------------------------------------------------- */
@@ -187,8 +199,10 @@ void kv_cache_truncate(struct kv_cache *cache, int32_t row, int32_t new_length)
 bool kv_cache_evict_block(struct kv_cache *cache)
 {
     int32_t pages[KV_CACHE_MAX_GROUPS];
-    if (!cache->tree || !radix_tree_evict(cache->tree, pages))
+    int32_t block = cache->tree ? radix_tree_evict(cache->tree, pages) : -1;
+    if (block < 0)
         return false;
+    kv_state_drop_block(cache, block);
     for (int32_t g = 0; g < cache->n_groups; g++) {
         if (pages[g] < 0)
             continue;
@@ -199,7 +213,8 @@ bool kv_cache_evict_block(struct kv_cache *cache)
 }
 
 /* Evicts until every group has `n` free pages; the caller knows that so many can be had. Whole
- * blocks go first, for the groups that see everything: that frees pages in window groups too. */
+ * blocks go first, for the groups that see everything: that frees pages in window groups too. Last
+ * go the part-filled pages of snapshots whose blocks are locked. */
 static void make_room(struct kv_cache *cache, int32_t n)
 {
     for (int32_t g = 0; g < cache->n_groups; g++)
@@ -209,7 +224,12 @@ static void make_room(struct kv_cache *cache, int32_t n)
     for (int32_t g = 0; g < cache->n_groups; g++) {
         struct kv_cache_group *group = &cache->groups[g];
         while (group->pool.n_free < n) {
-            page_pool_give(&group->pool, radix_tree_strip(cache->tree, g));
+            int32_t page = radix_tree_strip(cache->tree, g);
+            if (page < 0) {
+                kv_state_drop_oldest(cache, true);
+                continue;
+            }
+            page_pool_give(&group->pool, page);
             cache->statistics.evicted_pages++;
         }
     }
@@ -226,6 +246,16 @@ static enum status check_room(const struct kv_cache *cache, int32_t n, struct er
                              n, counts.n_free + counts.n_evictable, counts.n_pages);
     }
     return OK;
+}
+
+bool kv_cache_take_pages(struct kv_cache *cache, int32_t *pages)
+{
+    if (check_room(cache, 1, NULL) != OK)
+        return false;
+    make_room(cache, 1);
+    for (int32_t g = 0; g < cache->n_groups; g++)
+        pages[g] = page_pool_take(&cache->groups[g].pool);
+    return true;
 }
 
 enum status kv_cache_extend(struct kv_cache *cache, int32_t row, int32_t new_length,

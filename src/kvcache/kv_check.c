@@ -47,6 +47,21 @@ static bool check_shared(const struct kv_cache *cache, int32_t g, int32_t row, s
     return true;
 }
 
+/* The part-filled pages of snapshots have no other owner. */
+static bool check_tails(const struct kv_cache *cache, int32_t g, struct seen *seen)
+{
+    for (int32_t slot = 0; slot < cache->states.n_slots; slot++) {
+        const struct state_slot *s = &cache->states.slots[slot];
+        if (s->owner != STATE_SNAPSHOT || s->n_tail == 0)
+            continue;
+        if (s->pages[g] < 0 || s->pages[g] >= cache->groups[g].pool.n_pages ||
+            seen->pages[s->pages[g]])
+            return false;
+        seen->pages[s->pages[g]] = true;
+    }
+    return true;
+}
+
 static bool check_pages(const struct kv_cache *cache, int32_t g, struct seen *seen)
 {
     for (int32_t row = 0; row < cache->n_rows; row++)
@@ -57,12 +72,15 @@ static bool check_pages(const struct kv_cache *cache, int32_t g, struct seen *se
         if (!check_shared(cache, g, row, seen))
             return false;
     int32_t n_tree = 0;
+    if (!check_tails(cache, g, seen))
+        return false;
     if (cache->tree &&
         !radix_tree_mark_pages(cache->tree, g, seen->pages, cache->groups[g].pool.n_pages, &n_tree))
         return false;
     for (int32_t page = 0; page < cache->groups[g].pool.n_pages; page++)
         if (seen->pages[page] == cache->groups[g].pool.is_free[page])
             return false;
+    n_tree += cache->states.n_tails;
     struct kv_counts counts = kv_cache_counts(cache, g);
     return counts.n_own == seen->n_own && counts.n_locked + counts.n_evictable == n_tree &&
            page_pool_check(&cache->groups[g].pool, n_tree + seen->n_own);
@@ -97,10 +115,52 @@ static bool check_row(const struct kv_cache *cache, int32_t row)
     return r->node < 0 || radix_tree_last_block(cache->tree, r->node) == last;
 }
 
+/* The slots that an open row uses are its own, and what it continues from is a snapshot; counts
+ * both. */
+static bool check_row_states(const struct kv_cache *cache, int32_t row, int32_t *n_own,
+                             int32_t *n_readers)
+{
+    const struct kv_row *r = &cache->rows[row];
+    const struct state_pool *states = &cache->states;
+    if (cache->length[row] < 0 || !kv_cache_has_states(cache))
+        return r->state == -1 && r->source == -1 && r->n_marks == 0;
+    if (r->state < 0 || states->slots[r->state].owner != STATE_ROW ||
+        r->n_state > cache->length[row])
+        return false;
+    ++*n_own;
+    for (int32_t i = 0; i < r->n_marks; i++) {
+        if (r->marks[i] <= (i > 0 ? r->marks[i - 1] : r->n_state))
+            return false;
+        if (r->mark_slots[i] >= 0 && states->slots[r->mark_slots[i]].owner != STATE_ROW)
+            return false;
+        *n_own += r->mark_slots[i] >= 0;
+    }
+    if (r->source < 0)
+        return true;
+    const struct state_slot *s = &states->slots[r->source];
+    int32_t last = r->n_shared > 0 ? kv_row_blocks(cache, row)[r->n_shared - 1] : -1;
+    ++*n_readers;
+    return s->owner == STATE_SNAPSHOT && s->n_readers > 0 && s->block == last &&
+           r->n_state == (r->n_shared << cache->page_shift) + s->n_tail;
+}
+
+static bool check_states(const struct kv_cache *cache)
+{
+    int32_t n_own = 0, n_readers = 0, n_slots = cache->states.n_slots;
+    for (int32_t row = 0; row < cache->n_rows; row++)
+        if (!check_row_states(cache, row, &n_own, &n_readers))
+            return false;
+    for (int32_t slot = 0; slot < n_slots; slot++)
+        if (cache->states.slots[slot].owner == STATE_SNAPSHOT)
+            n_readers -= cache->states.slots[slot].n_readers;
+    return n_readers == 0 && n_own == n_slots - cache->states.n_free - cache->states.n_snapshots &&
+           state_pool_check(&cache->states, n_slots > 0 ? cache->n_blocks : 0);
+}
+
 bool kv_cache_check(const struct kv_cache *cache)
 {
     int32_t *nodes = malloc((size_t)cache->n_rows * sizeof *nodes);
-    bool is_right = nodes != NULL;
+    bool is_right = nodes != NULL && check_states(cache);
     for (int32_t row = 0; row < cache->n_rows && is_right; row++) {
         nodes[row] = cache->rows[row].node;
         is_right = check_row(cache, row);

@@ -38,9 +38,38 @@ static int32_t count_pending(const struct kv_cache *cache, const struct kv_row *
 /* Whole pages of a prompt that may come from the cache. */
 static int32_t cacheable_pages(const struct kv_cache *cache, const struct kv_prompt *prompt)
 {
-    int32_t limit =
-        prompt->max_cached < prompt->n_tokens - 1 ? prompt->max_cached : prompt->n_tokens - 1;
+    int32_t limit = kv_prompt_limit(prompt);
     return limit <= 0 || !cache->tree ? 0 : limit >> cache->page_shift;
+}
+
+/* Tokens, at least a page more than n_matched, whose state a row in prefill will keep and that the
+ * prompt begins with; 0 if there are none. Tells the row to keep it where the two part. */
+static int32_t count_pending_state(struct kv_cache *cache, int32_t id,
+                                   const struct kv_prompt *prompt, int32_t n_matched)
+{
+    const struct kv_row *row = &cache->rows[id];
+    if (!row->prompt || row->key != prompt->key)
+        return 0;
+    int32_t n = row->n_prompt_pages << cache->page_shift, n_common = 0;
+    if (n > kv_prompt_limit(prompt))
+        n = kv_prompt_limit(prompt);
+    if (n < n_matched + cache->page_size ||
+        memcmp(row->prompt, prompt->tokens, (size_t)n_matched * sizeof *prompt->tokens) != 0)
+        return 0;
+    n_common = n_matched;
+    while (n_common < n && row->prompt[n_common] == prompt->tokens[n_common])
+        n_common++;
+    int32_t kept = n_common < n_matched + cache->page_size ? 0 : kv_state_mark(cache, id, n_common);
+    return kept > n_matched ? kept : 0;
+}
+
+/* Tokens of a match, with those behind its last page whose state is in `snapshot` if there is one.
+ */
+static int32_t match_length(const struct kv_cache *cache, const struct radix_match *match,
+                            int32_t snapshot)
+{
+    int32_t n_tail = snapshot >= 0 ? cache->states.slots[snapshot].n_tail : 0;
+    return (match->n_blocks << cache->page_shift) + n_tail;
 }
 
 struct kv_match kv_cache_match(struct kv_cache *cache, const struct kv_prompt *prompt)
@@ -49,17 +78,21 @@ struct kv_match kv_cache_match(struct kv_cache *cache, const struct kv_prompt *p
     int32_t n_max = cacheable_pages(cache, prompt);
     if (n_max == 0)
         return match;
-    int32_t n_matched = radix_tree_match(cache->tree, prompt->key, prompt->tokens, n_max).n_blocks;
-    int32_t n_longest = n_matched;
+    struct radix_match found = radix_tree_match(cache->tree, prompt->key, prompt->tokens, n_max);
+    int32_t snapshot = kv_state_match(cache, prompt, &found);
+    match.length = match_length(cache, &found, snapshot);
+    if (snapshot >= 0)
+        state_pool_touch(&cache->states, snapshot);
     for (int32_t row = 0; row < cache->n_rows; row++) {
-        int32_t n = count_pending(cache, &cache->rows[row], prompt, n_matched, n_max);
-        if (n <= n_longest)
+        int32_t n = kv_cache_has_states(cache)
+                        ? count_pending_state(cache, row, prompt, match.length)
+                        : count_pending(cache, &cache->rows[row], prompt, found.n_blocks, n_max)
+                              << cache->page_shift;
+        if (n <= match.pending_length)
             continue;
-        n_longest = n;
         match.pending_row = row;
-        match.pending_length = n << cache->page_shift;
+        match.pending_length = n;
     }
-    match.length = n_matched << cache->page_shift;
     return match;
 }
 
@@ -85,23 +118,53 @@ static void install(struct kv_cache *cache, int32_t row, const struct radix_matc
     }
 }
 
+/* Asks for the states that later prompts may continue from: at the prompt's own marks, at its end,
+ * and where the tree's pages, `n_kv` tokens of them, part from it. */
+static void mark_prompt(struct kv_cache *cache, int32_t row, const struct kv_prompt *prompt,
+                        int32_t n_kv)
+{
+    for (int32_t i = 0; i < prompt->n_marks; i++)
+        if (prompt->marks[i] <= prompt->n_tokens)
+            kv_state_mark(cache, row, prompt->marks[i]);
+    kv_state_mark(cache, row, n_kv);
+    kv_state_mark(cache, row, prompt->n_tokens);
+}
+
 int32_t kv_cache_open_prompt(struct kv_cache *cache, const struct kv_prompt *prompt)
 {
-    int32_t row = kv_cache_open_row(cache), n_max = cacheable_pages(cache, prompt);
-    if (row < 0)
+    int32_t n_max = cacheable_pages(cache, prompt), n_kv = 0, snapshot = -1;
+    struct radix_match match = {.node = -1, .block = -1};
+    if (n_max > 0) {
+        match = radix_tree_match(cache->tree, prompt->key, prompt->tokens, n_max);
+        n_kv = match.n_blocks << cache->page_shift;
+        snapshot = kv_state_match(cache, prompt, &match);
+    }
+    /* Before anything is evicted to make room. */
+    int32_t node = radix_tree_lock(cache->tree, &match);
+    if (snapshot >= 0)
+        state_pool_read(&cache->states, snapshot);
+    int32_t row = kv_cache_open_row(cache);
+    if (row < 0) {
+        if (snapshot >= 0)
+            state_pool_unread(&cache->states, snapshot);
+        radix_tree_retreat(cache->tree, node, match.n_blocks, -1);
         return -1;
+    }
     struct kv_row *r = &cache->rows[row];
     r->key = prompt->key;
-    if (n_max > 0) {
-        struct radix_match match =
-            radix_tree_match(cache->tree, prompt->key, prompt->tokens, n_max);
-        r->node = radix_tree_lock(cache->tree, &match);
-        install(cache, row, &match);
+    r->n_kv_hit = n_kv;
+    r->node = node;
+    install(cache, row, &match);
+    if (snapshot >= 0 && !kv_state_open(cache, row, snapshot)) {
+        kv_cache_close_row(cache, row);
+        return -1;
     }
     r->n_committed_pages = r->n_shared;
     r->n_prompt_pages = prompt->n_tokens >> cache->page_shift;
     if (cache->tree && r->n_prompt_pages > r->n_shared)
         r->prompt = prompt->tokens;
+    if (cache->tree && kv_cache_has_states(cache))
+        mark_prompt(cache, row, prompt, n_kv);
     cache->statistics.prompt_tokens += (uint64_t)prompt->n_tokens;
     cache->statistics.hit_tokens += (uint64_t)cache->length[row];
     return row;
@@ -157,9 +220,7 @@ void kv_cache_commit(struct kv_cache *cache, int32_t row, const int32_t *tokens,
     struct kv_row *r = &cache->rows[row];
     int32_t n_pages = length >> cache->page_shift;
     assert(length <= cache->length[row]);
-    if (!cache->tree)
-        return;
-    while (r->n_shared < n_pages) {
+    while (cache->tree && r->n_shared < n_pages) {
         const int32_t *rest = tokens + ((size_t)r->n_shared << cache->page_shift);
         int32_t block, n_found;
         int32_t node = radix_tree_advance(cache->tree, r->key, r->node, rest, n_pages - r->n_shared,
@@ -181,20 +242,23 @@ void kv_cache_commit(struct kv_cache *cache, int32_t row, const int32_t *tokens,
         r->n_committed_pages = n_pages;
     if (n_pages >= r->n_prompt_pages)
         r->prompt = NULL;
+    kv_state_commit(cache, row, tokens);
 }
 
 void kv_cache_flush(struct kv_cache *cache)
 {
-    uint64_t evicted = cache->statistics.evicted_pages;
+    struct kv_statistics before = cache->statistics;
     if (!cache->tree)
         return;
+    while (kv_state_drop_oldest(cache, false))
+        ;
     while (kv_cache_evict_block(cache))
         ;
     for (int32_t g = 0; g < cache->n_groups; g++)
         for (int32_t page = radix_tree_strip(cache->tree, g); page >= 0;
              page = radix_tree_strip(cache->tree, g))
             page_pool_give(&cache->groups[g].pool, page);
-    cache->statistics.evicted_pages = evicted; /* nothing had to make room */
+    cache->statistics = before; /* nothing had to make room */
 }
 
 struct kv_counts kv_cache_counts(const struct kv_cache *cache, int32_t g)
@@ -202,6 +266,9 @@ struct kv_counts kv_cache_counts(const struct kv_cache *cache, int32_t g)
     const struct page_pool *pool = &cache->groups[g].pool;
     int32_t n_shared = cache->tree ? radix_tree_pages(cache->tree, g) : 0;
     int32_t n_locked = cache->tree ? radix_tree_locked_pages(cache->tree, g) : 0;
+    /* A snapshot has a part-filled page in each group. */
+    n_shared += cache->states.n_tails;
+    n_locked += cache->states.n_read_tails;
     return (struct kv_counts){.n_pages = pool->n_pages,
                               .n_free = pool->n_free,
                               .n_evictable = n_shared - n_locked,

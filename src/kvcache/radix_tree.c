@@ -389,11 +389,11 @@ static void drop_node(struct radix_tree *tree, int32_t id)
         tree->nodes[parent].n_children--;
 }
 
-bool radix_tree_evict(struct radix_tree *tree, int32_t *pages)
+int32_t radix_tree_evict(struct radix_tree *tree, int32_t *pages)
 {
     int32_t id = lru_oldest(&tree->unlocked);
     if (id < 0)
-        return false;
+        return -1;
     struct radix_node *node = &tree->nodes[id];
     assert(node->refs == 0 && node->n_children == 0);
     int32_t block = node->last_block;
@@ -414,7 +414,7 @@ bool radix_tree_evict(struct radix_tree *tree, int32_t *pages)
     tree->next[block] = tree->free_block;
     tree->free_block = block;
     tree->n_used_blocks--;
-    return true;
+    return block;
 }
 
 int32_t radix_tree_next_block(const struct radix_tree *tree, int32_t block)

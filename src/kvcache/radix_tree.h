@@ -88,9 +88,9 @@ void radix_tree_unsee(struct radix_tree *tree, int32_t group, int32_t block);
 /* Gives a block of a window group the page that it lacks. */
 void radix_tree_donate(struct radix_tree *tree, int32_t group, int32_t block, int32_t page);
 
-/* Drops the last block of the least recently used leaf and returns its pages, one a group, -1
- * where it had none. False when all nodes are locked. */
-bool radix_tree_evict(struct radix_tree *tree, int32_t *pages);
+/* Drops the last block of the least recently used leaf; returns it, and its pages, one a group, -1
+ * where it had none. -1 when all nodes are locked. */
+int32_t radix_tree_evict(struct radix_tree *tree, int32_t *pages);
 
 /* Takes the least recently used page of a window group that no row sees; -1 if there is none. */
 int32_t radix_tree_strip(struct radix_tree *tree, int32_t group);

@@ -11,7 +11,8 @@ static enum status read_type(struct rope_config *out, const struct json *scaling
     const char *type = json_string(json_get(scaling, "rope_type"));
     if (!type)
         type = json_string(json_get(scaling, "type"));
-    if (!type || strcmp(type, "default") == 0)
+    /* mrope: a text's three positions are equal. */
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
         out->type = ROPE_DEFAULT;
     else if (strcmp(type, "linear") == 0)
         out->type = ROPE_LINEAR;

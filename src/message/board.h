@@ -33,7 +33,15 @@ enum process_state { PROCESS_ABSENT, PROCESS_STARTING, PROCESS_READY, PROCESS_DO
     X(steps)                                                                                       \
     X(prefill_tokens) /* computed prompt tokens */                                                 \
     X(decode_tokens)                                                                               \
-    X(cached_tokens) /* prompt tokens taken from the cache */                                      \
+    X(cached_tokens)       /* prompt tokens taken from the cache */                                \
+    X(kv_hit_tokens)       /* prompt tokens whose K and V were in the cache */                     \
+    X(snapshot_hit_tokens) /* prompt tokens that a snapshot of recurrent state saved */            \
+    X(copied_pages)        /* part-filled, for snapshots and rows that continue there */           \
+    X(state_slots)         /* gauge: slots of recurrent states */                                  \
+    X(state_slots_used)    /* gauge: held by rows */                                               \
+    X(state_snapshots)     /* gauge: slots kept by the tree */                                     \
+    X(made_snapshots)                                                                              \
+    X(evicted_snapshots)                                                                           \
     X(evicted_pages)                                                                               \
     X(preemptions)                                                                                 \
     X(last_batch_size) /* gauge: sequences of the last step */                                     \
@@ -47,6 +55,8 @@ struct board {
     _Atomic uint32_t state[N_ROLES];      /* enum process_state */
     _Atomic uint32_t n_restarts[N_ROLES];
     _Atomic int32_t pid[N_ROLES];
+    /* process_trace.h: the profile that is being made, 0 for none, and how many there were. */
+    _Atomic uint32_t profile_session, n_profiles, profile_start_step, profile_steps;
     /* CLOCK_MONOTONIC nanoseconds of the scheduler's last sign of life: the end of a step, or of a
      * wait for work. */
     _Atomic uint64_t scheduler_heartbeat;

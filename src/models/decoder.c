@@ -1,5 +1,6 @@
 #include "models/decoder.h"
 
+#include "base/log.h"
 #include "layers/attention.h"
 #include "models/loader.h"
 
@@ -9,14 +10,16 @@
 
 struct decoder_layer {
     struct norm_layer input_norm, post_attention_norm;
-    struct attention_layer attention;
-    struct mlp_layer mlp; /* of a dense layer */
-    struct moe_layer moe; /* of a sparse one */
+    struct attention_layer attention; /* of a full or sliding layer */
+    struct gated_delta_layer delta;   /* of a linear one */
+    struct mlp_layer mlp;             /* of a dense layer */
+    struct moe_layer moe;             /* of a sparse one */
 };
 
 struct decoder_model {
     struct model model;
     struct decoder_config config;
+    bool norm_plus_one; /* the file's norms hold w - 1 */
     struct embedding *embedding;
     struct rope_layer rope;
     struct norm_layer norm;
@@ -29,15 +32,22 @@ static struct decoder_model *decoder_of(struct model *model)
     return (struct decoder_model *)(void *)model;
 }
 
+/* Whether layer i has keys and values of its own. */
+static bool has_kv(const struct decoder_config *c, int32_t i)
+{
+    return c->kv_share <= 1 || i % c->kv_share == 0;
+}
+
 /* Full layers form the first group, sliding ones the second; a group without layers does not exist.
- */
+ * Layers without keys and values of their own have no pages. */
 static void make_groups(struct decoder_model *m)
 {
     const struct decoder_config *c = &m->config;
-    int32_t n_sliding = 0;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        n_sliding += c->is_sliding[i];
-    int32_t n_full = c->n_layers - n_sliding;
+    int32_t n_sliding = 0, n_full = 0;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        n_sliding += c->is_sliding[i] && has_kv(c, i);
+        n_full += !c->is_sliding[i] && !c->is_linear[i] && has_kv(c, i);
+    }
     struct model *model = &m->model;
     if (n_full)
         model->kv_groups[model->n_kv_groups++] = (struct kv_group){.n_layers = n_full};
@@ -45,7 +55,20 @@ static void make_groups(struct decoder_model *m)
         model->kv_groups[model->n_kv_groups++] =
             (struct kv_group){.window = c->window, .n_layers = n_sliding};
     for (int32_t i = 0; i < c->n_layers; i++)
-        m->layers[i].attention.group = c->is_sliding[i] && n_full ? 1 : 0;
+        m->layers[i].attention.group = c->is_linear[i] ? -1 : c->is_sliding[i] && n_full ? 1 : 0;
+}
+
+/* The mixture of layer i. */
+static struct moe_config moe_of(const struct decoder_config *c, int32_t i)
+{
+    struct moe_config moe = c->moe;
+    const struct moe_sizes *own = &c->moe_sizes[i];
+    moe.n_experts = own->n_experts ? own->n_experts : moe.n_experts;
+    moe.top_k = own->top_k ? own->top_k : moe.top_k;
+    moe.intermediate = own->intermediate ? own->intermediate : moe.intermediate;
+    if (own->shared_intermediate)
+        moe.shared_intermediate = own->shared_intermediate;
+    return moe;
 }
 
 /* The widest intermediate of a dense block, of the whole model: of dense layers and of shared
@@ -54,27 +77,30 @@ static int32_t mlp_width(const struct decoder_config *c)
 {
     int32_t width = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
-        int32_t n = c->is_sparse[i] ? c->moe.shared_intermediate : c->intermediate;
+        int32_t n = c->is_sparse[i] ? moe_of(c, i).shared_intermediate : c->intermediate;
         width = n > width ? n : width;
     }
     return width;
 }
 
-static bool has_sparse_layers(const struct decoder_config *c)
-{
-    bool found = false;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        found |= c->is_sparse[i];
-    return found;
-}
-
-static enum status check_ranks(const struct decoder_config *c, const struct comm *comm,
+static enum status check_shape(const struct decoder_config *c, const struct comm *comm,
                                struct error *error)
 {
     int n = comm->n_ranks;
     bool kv_fits = c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0;
-    int32_t dense = mlp_width(c), sparse = has_sparse_layers(c) ? c->moe.intermediate : 0;
-    if (c->n_heads % n || !kv_fits || dense % n || sparse % n)
+    bool is_even = c->n_heads % n == 0 && kv_fits;
+    int32_t dense = c->intermediate, sparse = 0;
+    for (int32_t i = 0; i < c->n_layers && is_even; i++) {
+        if (!c->is_sparse[i] && c->intermediate == 0)
+            return error_set(error, ERROR_INVALID,
+                             "the configuration lacks \"intermediate_size\", which layer %d needs",
+                             (int)i);
+        struct moe_config moe = moe_of(c, i);
+        dense = c->is_sparse[i] ? moe.shared_intermediate : c->intermediate;
+        sparse = c->is_sparse[i] ? moe.intermediate : 0;
+        is_even = dense % n == 0 && sparse % n == 0;
+    }
+    if (!is_even)
         return error_set(
             error, ERROR_UNSUPPORTED,
             "%d query heads, %d key-value heads and intermediates of %d columns (%d of "
@@ -86,7 +112,10 @@ static enum status check_ranks(const struct decoder_config *c, const struct comm
 enum status decoder_new(const struct decoder_config *c, const struct comm *comm, struct model **out,
                         struct error *error)
 {
-    enum status status = check_ranks(c, comm, error);
+    struct state_layout states;
+    enum status status = check_shape(c, comm, error);
+    if (status == OK)
+        status = delta_net_states(&c->delta, comm, &states, error);
     if (status != OK)
         return status;
     size_t bytes =
@@ -106,6 +135,7 @@ enum status decoder_new(const struct decoder_config *c, const struct comm *comm,
     loader_share(comm, c->n_heads, 1, &first, &model->n_heads);
     loader_share(comm, c->n_kv_heads, 1, &first, &model->n_kv_heads);
     make_groups(m);
+    model->states = states;
     *out = model;
     return OK;
 }
@@ -127,6 +157,61 @@ static struct name layer_name(int32_t layer, const char *suffix)
     return name;
 }
 
+/* Layers that share keys and values have norms of their own for them: there the shared keys are
+ * normed without weights, and the queries take the weights of both. */
+static enum status load_qk_norms(struct decoder_model *m, struct loader *l, int32_t i,
+                                 struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    struct attention_layer *a = &m->layers[i].attention;
+    int32_t d = c->head_dim;
+    const char *q = c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
+    const char *k = c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
+    enum status status = loader_vector(l, layer_name(i, q).text, d, &a->q_norm, error);
+    if (status == OK)
+        status = loader_vector(l, layer_name(i, k).text, d, &a->k_norm, error);
+    if (status != OK || c->kv_share <= 1 || l->is_counting)
+        return status;
+    float *of_q = tensor_at(&a->q_norm, 0), *of_k = tensor_at(&a->k_norm, 0);
+    for (int32_t at = 0; at < d; at++) {
+        of_q[at] *= of_k[at];
+        of_k[at] = 1;
+    }
+    return OK;
+}
+
+/* One a query head: this rank's part. */
+static enum status load_sinks(struct decoder_model *m, struct loader *l, int32_t i,
+                              struct error *error)
+{
+    struct attention_layer *a = &m->layers[i].attention;
+    int32_t n = m->config.n_heads, first, count;
+    enum status status =
+        loader_vector(l, layer_name(i, "self_attn.sinks").text, n, &a->sinks, error);
+    loader_share(l->comm, n, 1, &first, &count);
+    a->sinks = tensor_cols(a->sinks, first, count);
+    return status;
+}
+
+/* Hunyuan's older files: for each key-value head the rows of its query heads, its keys, its values.
+ */
+static enum status load_fused_qkv(struct decoder_model *m, struct loader *l, int32_t i,
+                                  struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    int32_t d = c->head_dim, q_out = c->n_heads * d, kv_out = c->n_kv_heads * d;
+    int32_t group = c->n_heads / c->n_kv_heads * d, all = q_out + 2 * kv_out;
+    struct name name = layer_name(i, "self_attn.qkv_proj");
+    struct linear_part parts[] = {{name.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    struct stored_rows stored[] = {{all, {0, group, group + 2 * d}},
+                                   {all, {group, d, group + 2 * d}},
+                                   {all, {group + d, d, group + 2 * d}}};
+    return loader_linear_rows(l, parts, stored, 3, SHARD_COLUMNS, &m->layers[i].attention.qkv,
+                              error);
+}
+
 static enum status load_attention(struct decoder_model *m, struct loader *l, int32_t i,
                                   struct error *error)
 {
@@ -136,22 +221,33 @@ static enum status load_attention(struct decoder_model *m, struct loader *l, int
     struct name q = layer_name(i, "self_attn.q_proj"), k = layer_name(i, "self_attn.k_proj"),
                 v = layer_name(i, "self_attn.v_proj"), o = layer_name(i, "self_attn.o_proj");
     struct linear_part qkv[] = {{q.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                {q.text, q_out, c->hidden, c->has_qkv_bias, d},
                                 {k.text, kv_out, c->hidden, c->has_qkv_bias, d},
                                 {v.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    /* With a gate, each head's rows of q_proj are those of q and then those of its gate. */
+    struct stored_rows stored[] = {{2 * q_out, {0, d, 2 * d}},
+                                   {2 * q_out, {d, d, 2 * d}},
+                                   {kv_out, {0, 0, 0}},
+                                   {kv_out, {0, 0, 0}}};
     struct linear_part out = {o.text, c->hidden, q_out, c->has_o_bias, d};
-    enum status status = loader_linear(l, qkv, 3, SHARD_COLUMNS, &a->qkv, error);
+    a->shares_kv = !has_kv(c, i);
+    enum status status;
+    if (loader_is_fused(l, q.text, layer_name(i, "self_attn.qkv_proj").text))
+        status = load_fused_qkv(m, l, i, error);
+    else if (c->has_gate)
+        status = loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error);
+    else
+        status = loader_linear(l, qkv + 1, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
     if (status == OK)
         status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
-    const char *q_norm =
-        c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
-    const char *k_norm =
-        c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
     if (status == OK && c->has_qk_norm)
-        status = loader_vector(l, layer_name(i, q_norm).text, d, &a->q_norm, error);
-    if (status == OK && c->has_qk_norm)
-        status = loader_vector(l, layer_name(i, k_norm).text, d, &a->k_norm, error);
+        status = load_qk_norms(m, l, i, error);
+    if (status == OK && c->has_sinks)
+        status = load_sinks(m, l, i, error);
     a->eps = c->eps;
     a->norm_last = c->norm_last;
+    a->norm_plus_one = m->norm_plus_one;
+    a->has_gate = c->has_gate;
     a->n_heads = m->model.n_heads;
     a->n_kv_heads = m->model.n_kv_heads;
     a->head_dim = d;
@@ -171,11 +267,15 @@ static enum status load_layer(struct decoder_model *m, struct loader *l, int32_t
     if (status == OK)
         status = loader_norm(l, layer_name(i, "post_attention_layernorm.weight").text, c->hidden,
                              c->eps, &layer->post_attention_norm, error);
+    layer->input_norm.plus_one = layer->post_attention_norm.plus_one = m->norm_plus_one;
     if (status == OK)
-        status = load_attention(m, l, i, error);
+        status = c->is_linear[i]
+                     ? delta_net_load(l, &c->delta, i, c->hidden, c->eps, &layer->delta, error)
+                     : load_attention(m, l, i, error);
     if (status != OK)
         return status;
-    return c->is_sparse[i] ? moe_load(l, mlp.text, c->hidden, &c->moe, &layer->moe, error)
+    struct moe_config moe = moe_of(c, i);
+    return c->is_sparse[i] ? moe_load(l, mlp.text, c->hidden, &moe, &layer->moe, error)
                            : mlp_load(l, mlp.text, c->hidden, c->intermediate, c->has_mlp_bias,
                                       &layer->mlp, error);
 }
@@ -209,6 +309,26 @@ static enum status load_rope(struct decoder_model *m, struct loader *l, struct e
     return status;
 }
 
+/* What has to be known before the layers: how the norms are stored, and room for their work. */
+static enum status prepare_linear_layers(struct decoder_model *m, struct loader *l,
+                                         struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    int32_t first = 0;
+    if (c->delta.n_layers == 0)
+        return OK;
+    while (!c->is_linear[first])
+        first++;
+    bool is_raw;
+    enum status status = delta_net_norms_are_raw(l, first, &is_raw, error);
+    if (status != OK || l->is_counting)
+        return status;
+    m->norm_plus_one = c->has_raw_norms && is_raw;
+    log_info("norms hold %s, as the shape of the convolutions tells",
+             m->norm_plus_one ? "w - 1" : "w");
+    return l->device->table->gated_delta_reserve(l->device, &m->model.states, error);
+}
+
 enum status decoder_load(struct model *model, struct loader *l, struct error *error)
 {
     struct decoder_model *m = decoder_of(model);
@@ -223,10 +343,13 @@ enum status decoder_load(struct model *model, struct loader *l, struct error *er
                                           &m->embedding, error);
     if (status == OK)
         status = load_rope(m, l, error);
+    if (status == OK)
+        status = prepare_linear_layers(m, l, error);
     for (int32_t i = 0; i < c->n_layers && status == OK; i++)
         status = load_layer(m, l, i, error);
     if (status == OK)
         status = loader_norm(l, "model.norm.weight", c->hidden, c->eps, &m->norm, error);
+    m->norm.plus_one = m->norm_plus_one;
     if (status == OK)
         status = loader_linear(l, &head, 1, shard, &m->head, error);
     return status;
@@ -236,14 +359,45 @@ void decoder_bind_pages(struct model *model, int32_t group, int32_t layer, struc
 {
     struct decoder_model *m = decoder_of(model);
     for (int32_t i = 0; i < m->config.n_layers; i++)
-        if (m->layers[i].attention.group == group && layer-- == 0)
-            m->layers[i].attention.pages = pages;
+        if (m->layers[i].attention.group == group) {
+            layer -= has_kv(&m->config, i);
+            if (layer == -1)
+                m->layers[i].attention.pages = pages;
+        }
+}
+
+void decoder_bind_states(struct model *model, int32_t layer, struct state_slots slots)
+{
+    struct decoder_model *m = decoder_of(model);
+    for (int32_t i = 0; i < m->config.n_layers; i++)
+        if (m->config.is_linear[i] && layer-- == 0)
+            m->layers[i].delta.slots = slots;
 }
 
 /* Widths of the intermediates on this rank. */
-static int32_t qkv_cols(const struct model *m)
+static int32_t qkv_cols(const struct decoder_model *m)
 {
-    return (m->n_heads + 2 * m->n_kv_heads) * m->head_dim;
+    const struct model *model = &m->model;
+    int32_t n_q = m->config.has_gate ? 2 * model->n_heads : model->n_heads;
+    return (n_q + 2 * model->n_kv_heads) * model->head_dim;
+}
+
+/* What a layer hands to its output projection. */
+static int32_t mixed_cols(const struct decoder_model *m, int32_t layer)
+{
+    const struct state_layout *states = &m->model.states;
+    return m->config.is_linear[layer] ? states->n_v_heads * states->v_dim
+                                      : m->model.n_heads * m->model.head_dim;
+}
+
+static int32_t widest_mixed_cols(const struct decoder_model *m)
+{
+    int32_t width = 0;
+    for (int32_t i = 0; i < m->config.n_layers; i++) {
+        int32_t n = mixed_cols(m, i);
+        width = n > width ? n : width;
+    }
+    return width;
 }
 
 static int32_t mlp_cols(const struct decoder_model *m)
@@ -251,23 +405,37 @@ static int32_t mlp_cols(const struct decoder_model *m)
     return mlp_width(&m->config) / m->model.n_ranks;
 }
 
-/* Nothing where no layer is sparse. */
+/* The widest of all sparse layers; nothing where there is none. */
 static struct moe_shape moe_shape(const struct decoder_model *m)
 {
     const struct decoder_config *c = &m->config;
-    return has_sparse_layers(c) ? moe_shape_of(&c->moe, c->hidden) : (struct moe_shape){0};
+    struct moe_shape widest = {0};
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        struct moe_config moe = moe_of(c, i);
+        struct moe_shape shape = moe_shape_of(&moe, c->hidden);
+        if (!c->is_sparse[i])
+            continue;
+        if (widest.n_experts > shape.n_experts)
+            shape.n_experts = widest.n_experts;
+        shape.top_k = shape.top_k > widest.top_k ? shape.top_k : widest.top_k;
+        shape.has_shared |= widest.has_shared;
+        widest = shape;
+    }
+    return widest;
 }
 
 size_t decoder_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)
 {
     const struct decoder_model *m = (const struct decoder_model *)(const void *)model;
-    int64_t heads = (int64_t)model->n_heads * model->head_dim;
-    int64_t row_cols[] = {model->hidden,      model->hidden, qkv_cols(model),         heads,
-                          m->config.rope.dim, mlp_cols(m),   2 * (int64_t)mlp_cols(m)};
+    int64_t mixed = widest_mixed_cols(m);
+    int64_t row_cols[] = {
+        model->hidden, model->hidden,           qkv_cols(m), mixed, m->config.rope.dim,
+        mlp_cols(m),   2 * (int64_t)mlp_cols(m)};
     /* The wanted rows of the last layer, and this rank's part of the logits. */
-    int64_t want_cols[] = {heads, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
+    int64_t want_cols[] = {mixed, model->hidden, model->n_ranks > 1 ? model->vocab_size : 0};
     struct moe_shape moe = moe_shape(m);
-    size_t bytes = moe_scratch_bytes(&moe, max_rows);
+    size_t bytes =
+        moe_scratch_bytes(&moe, max_rows) + gated_delta_scratch_bytes(&model->states, max_rows);
     for (size_t i = 0; i < sizeof row_cols / sizeof row_cols[0]; i++)
         bytes += forward_tensor_bytes(max_rows, row_cols[i]);
     for (size_t i = 0; i < sizeof want_cols / sizeof want_cols[0]; i++)
@@ -299,8 +467,9 @@ void decoder_forward(struct model *model, struct forward *f)
     int32_t rows = f->n_tokens, n_layers = m->config.n_layers;
     struct tensor h = forward_tensor(f, rows, model->hidden);
     struct tensor x = forward_tensor(f, rows, model->hidden);
-    struct tensor qkv = forward_tensor(f, rows, qkv_cols(model));
-    struct tensor heads = forward_tensor(f, rows, model->n_heads * model->head_dim);
+    struct tensor qkv = forward_tensor(f, rows, qkv_cols(m));
+    struct tensor mixed_by_all = forward_tensor(f, rows, widest_mixed_cols(m));
+    struct gated_delta_scratch delta = gated_delta_scratch_make(f, &model->states);
     struct mlp_scratch mlp = {.gate_up = forward_tensor(f, rows, 2 * mlp_cols(m)),
                               .act = forward_tensor(f, rows, mlp_cols(m))};
     struct moe_shape shape = moe_shape(m);
@@ -311,16 +480,21 @@ void decoder_forward(struct model *model, struct forward *f)
     norm_forward(f, &m->layers[0].input_norm, &h, &x);
     for (int32_t i = 0; i < n_layers; i++) {
         const struct decoder_layer *layer = &m->layers[i];
-        attention_forward(f, &layer->attention, &angles, &x, &qkv, &heads);
+        struct tensor mixed = tensor_cols(mixed_by_all, 0, mixed_cols(m, i));
+        if (m->config.is_linear[i])
+            gated_delta_forward(f, &layer->delta, &delta, &x, &mixed);
+        else
+            attention_forward(f, &layer->attention, &angles, &x, &qkv, &mixed);
         if (i == n_layers - 1 && f->n_want < rows) {
-            /* Only wanted rows go beyond the last layer's keys and values. */
+            /* Only wanted rows go beyond the last layer's keys, values and states. */
             if (f->n_want == 0)
                 return;
-            heads = wanted_rows(f, &heads);
+            mixed = wanted_rows(f, &mixed);
             h = wanted_rows(f, &h);
             x = tensor_rows(x, 0, f->n_want);
         }
-        linear_forward(f, &layer->attention.o, &heads, &x);
+        linear_forward(f, m->config.is_linear[i] ? &layer->delta.out : &layer->attention.o, &mixed,
+                       &x);
         norm_forward_add(f, &layer->post_attention_norm, &x, &h, &x);
         if (m->config.is_sparse[i])
             moe_forward(f, &layer->moe, &moe, &mlp, &x, &x);

@@ -16,7 +16,6 @@ static enum status read_shape(const struct json *config, struct decoder_config *
     } counts[] = {
         {"num_hidden_layers", DECODER_MAX_LAYERS, 0, &c->n_layers},
         {"hidden_size", MAX_DIM, 0, &c->hidden},
-        {"intermediate_size", MAX_DIM, 0, &c->intermediate},
         {"vocab_size", MAX_VOCAB, 0, &c->vocab_size},
         {"num_attention_heads", MAX_HEADS, 0, &c->n_heads},
         {"max_position_embeddings", MAX_CONTEXT, 2048, &c->max_positions},
@@ -27,8 +26,13 @@ static enum status read_shape(const struct json *config, struct decoder_config *
         if (status != OK)
             return status;
     }
-    enum status status =
-        config_count(config, "num_key_value_heads", MAX_HEADS, c->n_heads, &c->n_kv_heads, error);
+    enum status status = OK;
+    /* Models whose layers are all sparse leave it out; decoder_new misses it in others. */
+    if (!json_is_null(json_get(config, "intermediate_size")))
+        status = config_count(config, "intermediate_size", MAX_DIM, 0, &c->intermediate, error);
+    if (status == OK)
+        status = config_count(config, "num_key_value_heads", MAX_HEADS, c->n_heads, &c->n_kv_heads,
+                              error);
     if (status != OK)
         return status;
     if (c->n_heads % c->n_kv_heads)
@@ -65,8 +69,8 @@ enum status decoder_config_read(const struct json *config, struct decoder_config
     return rope_config_read(&c->rope, config, c->head_dim, error);
 }
 
-static enum status read_layer_types(const struct json *types, struct decoder_config *c,
-                                    struct error *error)
+enum status decoder_read_layer_types(const struct json *types, struct decoder_config *c,
+                                     struct error *error)
 {
     if (types->type != JT_ARRAY || types->n != (size_t)c->n_layers)
         return error_set(error, ERROR_INVALID,
@@ -90,7 +94,7 @@ enum status decoder_read_windows(const struct json *config, struct decoder_confi
     if (!json_bool(json_get(config, "use_sliding_window"), false))
         return OK;
     if (!json_is_null(types)) {
-        enum status status = read_layer_types(types, c, error);
+        enum status status = decoder_read_layer_types(types, c, error);
         if (status != OK)
             return status;
     } else {

@@ -66,6 +66,15 @@ enum status model_weight_bytes(struct model *model, const struct checkpoint *che
                                struct device *device, struct comm *comm, uint64_t *bytes,
                                struct error *error);
 
+/* Told of each weight before it is counted, with the bytes that those before it take; NULL at the
+ * end. Weights that only stay in their file take none. */
+typedef void (*weight_visitor)(void *context, const char *name, uint64_t bytes_before);
+
+/* model_weight_bytes, weight by weight. */
+enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
+                                struct device *device, struct comm *comm, weight_visitor visitor,
+                                void *context, uint64_t *bytes, struct error *error);
+
 /* Called after each weight with the part of all bytes done so far, 0 to 1. */
 typedef void (*load_progress)(void *context, double done);
 

@@ -7,10 +7,13 @@
 
 extern const struct model_family llama_family, qwen2_family, qwen3_family, hunyuan_dense_family;
 extern const struct model_family qwen2_moe_family, qwen3_moe_family;
+extern const struct model_family qwen3_next_family, qwen3_5_family, qwen3_5_moe_family;
+extern const struct model_family gpt_oss_family, hunyuan_moe_family;
 
-static const struct model_family *const families[] = {&llama_family,     &qwen2_family,
-                                                      &qwen3_family,     &hunyuan_dense_family,
-                                                      &qwen2_moe_family, &qwen3_moe_family};
+static const struct model_family *const families[] = {
+    &llama_family,       &qwen2_family,     &qwen3_family,      &hunyuan_dense_family,
+    &qwen2_moe_family,   &qwen3_moe_family, &qwen3_next_family, &qwen3_5_family,
+    &qwen3_5_moe_family, &gpt_oss_family,   &hunyuan_moe_family};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 static const struct model_family *find_family(const char *model_type)
@@ -55,18 +58,29 @@ enum status model_configure(const struct checkpoint *checkpoint, const struct co
     return OK;
 }
 
-enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
-                               struct device *device, struct comm *comm, uint64_t *bytes,
-                               struct error *error)
+enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
+                                struct device *device, struct comm *comm, weight_visitor visitor,
+                                void *context, uint64_t *bytes, struct error *error)
 {
     struct loader loader = {.model = model,
                             .checkpoint = checkpoint,
                             .device = device,
                             .comm = comm,
-                            .is_counting = true};
+                            .is_counting = true,
+                            .on_weight = visitor,
+                            .visitor_context = context};
     enum status status = model->family->load(model, &loader, error);
+    if (visitor)
+        visitor(context, NULL, loader.bytes);
     *bytes = loader.bytes;
     return status;
+}
+
+enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
+                               struct device *device, struct comm *comm, uint64_t *bytes,
+                               struct error *error)
+{
+    return model_visit_weights(model, checkpoint, device, comm, NULL, NULL, bytes, error);
 }
 
 enum status model_load(struct model *model, const struct checkpoint *checkpoint,

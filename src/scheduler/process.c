@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "message/board.h"
+#include "message/process_trace.h"
 #include "message/socket.h"
 
 #include <poll.h>
@@ -28,6 +29,9 @@ struct process {
     struct arena arena; /* of the frame being read */
     uint32_t youngest;  /* start of a process; older requests are over */
     double stuck_since; /* 0: the outbox drains */
+    struct process_trace trace;
+    uint64_t first_step; /* of the scheduler's count, when the profile began */
+    bool is_recording;
 };
 
 static struct bytes bytes_of_text(const char *text)
@@ -102,6 +106,8 @@ static enum status submit(struct process *p, const struct submit_message *m, str
                                 .ids = m->ids.items,
                                 .n_ids = (int32_t)m->ids.n,
                                 .cache_key = m->cache_key,
+                                .marks = m->marks.items,
+                                .n_marks = (int32_t)m->marks.n,
                                 .params = {.temperature = (float)m->temperature,
                                            .top_k = m->top_k,
                                            .top_p = (float)m->top_p,
@@ -188,6 +194,7 @@ static void write_board(struct process *p)
     struct board *b = p->board;
     struct scheduler_figures f = scheduler_figures(p->scheduler);
     const struct kv_cache *cache = p->setup->cache;
+    const struct state_pool *states = &cache->states;
     uint64_t n_pages = 0, n_used = 0, n_cached = 0;
     for (int32_t g = 0; g < cache->n_groups; g++) {
         struct kv_counts counts = kv_cache_counts(cache, g);
@@ -198,21 +205,56 @@ static void write_board(struct process *p)
     struct {
         _Atomic uint64_t *figure;
         uint64_t value;
-    } figures[] = {{&b->running, (uint64_t)f.n_running},
-                   {&b->waiting, (uint64_t)f.n_waiting},
-                   {&b->kv_pages, n_pages},
-                   {&b->kv_pages_used, n_used},
-                   {&b->kv_pages_cached, n_cached},
-                   {&b->steps, f.steps},
-                   {&b->prefill_tokens, f.prefill_tokens},
-                   {&b->decode_tokens, f.decode_tokens},
-                   {&b->cached_tokens, f.cached_tokens},
-                   {&b->evicted_pages, cache->statistics.evicted_pages},
-                   {&b->preemptions, f.preemptions},
-                   {&b->last_batch_size, (uint64_t)f.last_batch_size},
-                   {&b->scheduler_heartbeat, (uint64_t)(system_seconds() * 1e9)}};
+    } figures[] = {
+        {&b->running, (uint64_t)f.n_running},
+        {&b->waiting, (uint64_t)f.n_waiting},
+        {&b->kv_pages, n_pages},
+        {&b->kv_pages_used, n_used},
+        {&b->kv_pages_cached, n_cached},
+        {&b->steps, f.steps},
+        {&b->prefill_tokens, f.prefill_tokens},
+        {&b->decode_tokens, f.decode_tokens},
+        {&b->cached_tokens, f.cached_tokens},
+        {&b->kv_hit_tokens, f.kv_hit_tokens},
+        {&b->snapshot_hit_tokens, f.snapshot_hit_tokens},
+        {&b->copied_pages, cache->statistics.copied_pages},
+        {&b->state_slots, (uint64_t)states->n_slots},
+        {&b->state_slots_used, (uint64_t)(states->n_slots - states->n_free - states->n_snapshots)},
+        {&b->state_snapshots, (uint64_t)states->n_snapshots},
+        {&b->made_snapshots, cache->statistics.snapshots},
+        {&b->evicted_snapshots, cache->statistics.evicted_snapshots},
+        {&b->evicted_pages, cache->statistics.evicted_pages},
+        {&b->preemptions, f.preemptions},
+        {&b->last_batch_size, (uint64_t)f.last_batch_size},
+        {&b->scheduler_heartbeat, (uint64_t)(system_seconds() * 1e9)}};
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
         atomic_store_explicit(figures[i].figure, figures[i].value, memory_order_relaxed);
+}
+
+/* --- profiles --------------------------------------------------------------------------------- */
+
+/* Follows the board, and records the steps that it asks for: the scheduler itself ends a profile of
+ * so many steps. */
+static void follow_profile(struct process *p)
+{
+    struct board *b = p->board;
+    uint64_t steps = scheduler_figures(p->scheduler).steps;
+    if (process_trace_follow(&p->trace)) {
+        scheduler_trace(p->scheduler, NULL);
+        p->is_recording = false;
+        p->first_step = steps + atomic_load(&b->profile_start_step);
+    }
+    if (!p->trace.trace)
+        return;
+    uint32_t n_steps = atomic_load(&b->profile_steps);
+    if (!p->is_recording && steps >= p->first_step) {
+        scheduler_trace(p->scheduler, p->trace.trace);
+        p->is_recording = true;
+    }
+    if (n_steps && steps >= p->first_step + n_steps) {
+        scheduler_trace(p->scheduler, NULL);
+        profile_stop(b);
+    }
 }
 
 /* --- the loop --------------------------------------------------------------------------------- */
@@ -255,6 +297,7 @@ static enum status loop(struct process *p, struct error *error)
         look_at_board(p);
         while (inbox_receive(&p->inbox, &frame))
             read_frame(p, &frame);
+        follow_profile(p);
         bool can_step = flush(p) && scheduler_has_work(p->scheduler);
         if (can_step)
             status = scheduler_step(p->scheduler, error);
@@ -290,12 +333,16 @@ enum status scheduler_process_run(const struct scheduler_process *setup, struct 
                              MAX_WAITING_BYTES, error);
     if (status == OK) {
         p.youngest = board_youngest_start(p.board);
+        process_trace_init(&p.trace, p.board, setup->folder, "scheduler");
         atomic_store(&p.board->context_length, (uint64_t)setup->options.context_length);
         atomic_store(&p.board->vocab_size, (uint64_t)setup->options.vocab_size);
         write_board(&p);
         atomic_store(&p.board->state[ROLE_SCHEDULER], PROCESS_READY);
         status = loop(&p, error);
     }
+    if (p.scheduler)
+        scheduler_trace(p.scheduler, NULL);
+    process_trace_done(&p.trace);
     scheduler_free(p.scheduler);
     outbox_close(&p.to_detokenizer);
     outbox_close(&p.to_frontend);

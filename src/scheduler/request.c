@@ -76,6 +76,8 @@ enum status request_new(struct request **out, const struct request_options *o,
     r->max_tokens = o->max_tokens >= 0 && o->max_tokens < room ? o->max_tokens : room;
     r->min_tokens = o->min_tokens;
     r->cache_key = o->cache_key;
+    for (int32_t i = 0; i < o->n_marks && r->n_marks < KV_MAX_MARKS; i++)
+        r->marks[r->n_marks++] = o->marks[i];
     r->params = o->params;
     r->submitted = o->submitted;
     r->biases =

@@ -3,6 +3,7 @@
 #define CSGL_SCHEDULER_REQUEST_H
 
 #include "engine/sampler.h"
+#include "kvcache/kv_cache.h"
 #include "message/message.h"
 #include "scheduler/stop_strings.h"
 #include "tokenizer/detokenizer.h"
@@ -12,7 +13,9 @@ struct request_options {
     uint64_t uid;
     const int32_t *ids; /* the prompt */
     int32_t n_ids;
-    uint64_t cache_key;            /* prompts of different keys share no cache */
+    uint64_t cache_key;   /* prompts of different keys share no cache */
+    const int32_t *marks; /* see kv_prompt; at most KV_MAX_MARKS, more are ignored */
+    int32_t n_marks;
     struct sampling_params params; /* `biases` is copied */
     int32_t max_tokens;            /* < 0: as many as the context holds */
     int32_t min_tokens;            /* no end of text before */
@@ -37,6 +40,7 @@ struct request {
     int32_t *tokens; /* [cap] prompt and answer */
     int32_t n_prompt, n_tokens, max_tokens /* of the answer */;
     uint64_t cache_key;
+    int32_t marks[KV_MAX_MARKS], n_marks;
     struct sampling_params params;
     struct logit_bias *biases;
     int32_t

@@ -30,6 +30,7 @@ struct scheduler {
     int32_t n_prefill;               /* prompt tokens in the batch */
     double seconds_per_token;        /* of prefill, smoothed; 0: unknown */
     struct scheduler_figures figures;
+    struct trace *trace; /* NULL: nothing is recorded */
 };
 
 enum status scheduler_new(struct scheduler **out, struct executor executor, struct kv_cache *cache,
@@ -129,6 +130,41 @@ static double since(double from, double to)
     return from > 0.0 && to > from ? to - from : 0.0;
 }
 
+void scheduler_trace(struct scheduler *s, struct trace *trace)
+{
+    s->trace = trace;
+    if (s->executor.trace)
+        s->executor.trace(s->executor.context, trace);
+}
+
+/* One stage of a request's life, when it is over. */
+static void trace_stage(struct scheduler *s, const struct request *r, const char *name,
+                        double begin, int32_t n_tokens)
+{
+    if (s->trace && begin > 0.0)
+        trace_record(s->trace, &(struct trace_event){.kind = TRACE_REQUEST,
+                                                     .phase = TRACE_NO_PHASE,
+                                                     .name = name,
+                                                     .begin = begin,
+                                                     .end = system_seconds(),
+                                                     .id = r->uid,
+                                                     .values = {n_tokens}});
+}
+
+static void trace_step(struct scheduler *s, double begin)
+{
+    bool has_decodes = s->batch.n_tokens > s->n_prefill;
+    const char *name = !s->n_prefill ? "decode" : has_decodes ? "mixed" : "prefill";
+    trace_record(s->trace,
+                 &(struct trace_event){.kind = TRACE_STEP,
+                                       .phase = s->n_prefill ? TRACE_PREFILL : TRACE_DECODE,
+                                       .name = name,
+                                       .begin = begin,
+                                       .end = system_seconds(),
+                                       .id = s->figures.steps,
+                                       .values = {s->batch.n_tokens, s->batch.n_sequences}});
+}
+
 static void emit(struct scheduler *s, const struct request *r, const struct sample *sample,
                  bool has_text, enum finish_reason finish, const char *error)
 {
@@ -142,6 +178,7 @@ static void emit(struct scheduler *s, const struct request *r, const struct samp
                                 .n_cached = r->n_cached,
                                 .n_output = request_n_output(r)};
     if (finish != FINISH_NONE) {
+        trace_stage(s, r, "decode", r->first_token, event.n_output);
         double now = system_seconds();
         event.queue_seconds = since(r->submitted, r->admitted > 0.0 ? r->admitted : now);
         event.prefill_seconds = since(r->admitted, r->first_token > 0.0 ? r->first_token : now);
@@ -155,7 +192,7 @@ static void leave_row(struct scheduler *s, struct request *r)
 {
     if (r->row < 0)
         return;
-    kv_cache_close_row(s->cache, r->row);
+    kv_cache_leave_row(s->cache, r->row, r->tokens);
     r->row = -1;
     s->figures.n_running--;
     s->figures.n_waiting++;
@@ -214,28 +251,41 @@ static void preempt(struct scheduler *s, struct request *r)
     s->figures.preemptions++;
 }
 
-/* The youngest request with a row that came after `r`, or `r` itself. */
+static bool is_in_batch(const struct scheduler *s, const struct request *r)
+{
+    for (int32_t i = 0; i < s->batch.n_sequences; i++)
+        if (s->batch_requests[i] == r)
+            return true;
+    return false;
+}
+
+/* The youngest request with a row that came after `r`, or `r` itself. A younger one that is in the
+ * batch already (a decoding row beside a prompt) cannot be taken out: NULL if there are only such.
+ */
 static struct request *choose_victim(const struct scheduler *s, struct request *r)
 {
+    bool has_younger = false;
     for (int32_t i = s->n_requests; i-- > 0;) {
         if (s->requests[i] == r)
             break;
-        if (s->requests[i]->row >= 0)
+        if (s->requests[i]->row >= 0 && !is_in_batch(s, s->requests[i]))
             return s->requests[i];
+        has_younger |= s->requests[i]->row >= 0;
     }
-    return r;
+    return has_younger ? NULL : r;
 }
 
 /* Adds n tokens of a row to the batch. When pages run out, younger rows give theirs, at last the
- * request itself. False if it is not in the batch. Rows are added oldest first, so a victim is
- * never already in it. */
+ * request itself. False if it is not in the batch; its turn comes when the younger rows of this
+ * step have ended or run out of pages themselves. */
 static bool add_to_batch(struct scheduler *s, struct request *r, int32_t n, enum batch_want want)
 {
     int32_t from = s->cache->length[r->row];
     while (batch_add(&s->batch, s->cache, r->row, r->tokens + from, n, want, NULL) != OK) {
         struct request *victim = choose_victim(s, r);
-        preempt(s, victim);
-        if (victim == r)
+        if (victim)
+            preempt(s, victim);
+        if (!victim || victim == r)
             return false;
     }
     s->batch_requests[s->batch.n_sequences - 1] = r;
@@ -306,7 +356,9 @@ static enum admission admit(struct scheduler *s, struct request *r)
     struct kv_prompt prompt = {.key = r->cache_key,
                                .tokens = r->tokens,
                                .n_tokens = r->n_tokens,
-                               .max_cached = r->n_tokens - 1};
+                               .max_cached = r->n_tokens - 1,
+                               .marks = r->marks,
+                               .n_marks = r->n_marks};
     struct kv_match match = kv_cache_match(s->cache, &prompt);
     if (match.pending_length > match.length)
         return WAITS_FOR_PREFIX; /* another row is computing it */
@@ -323,9 +375,12 @@ static enum admission admit(struct scheduler *s, struct request *r)
     r->state = REQUEST_PREFILL;
     if (r->admitted == 0.0) {
         r->admitted = system_seconds();
+        trace_stage(s, r, "queue", r->submitted, r->n_prompt);
         r->n_cached = n_cached;
     }
     s->figures.cached_tokens += (uint64_t)n_cached;
+    s->figures.kv_hit_tokens += (uint64_t)s->cache->rows[r->row].n_kv_hit;
+    s->figures.snapshot_hit_tokens += kv_cache_has_states(s->cache) ? (uint64_t)n_cached : 0;
     s->figures.n_running++;
     s->figures.n_waiting--;
     return ADMITTED;
@@ -365,6 +420,8 @@ static void make_batch(struct scheduler *s)
     add_prefills(s);
     if (s->options.policy == POLICY_PREFILL_FIRST && s->batch.n_tokens == 0)
         add_decodes(s);
+    if (s->batch.n_tokens > 0)
+        batch_finish(&s->batch, s->cache);
 }
 
 /* --- after the step --------------------------------------------------------------------------- */
@@ -379,8 +436,10 @@ static void take_token(struct scheduler *s, struct request *r, const struct samp
     }
     bool is_silent;
     enum finish_reason finish = request_add_token(r, sample->token, &is_silent);
-    if (r->first_token == 0.0)
+    if (r->first_token == 0.0) {
         r->first_token = system_seconds();
+        trace_stage(s, r, "prefill", r->admitted, r->n_prompt);
+    }
     r->state = REQUEST_DECODE;
     emit(s, r, sample, r->has_stop || is_silent, finish, NULL);
     if (finish != FINISH_NONE)
@@ -430,6 +489,8 @@ enum status scheduler_step(struct scheduler *s, struct error *error)
     }
     for (int32_t i = 0; i < s->batch.n_want; i++)
         take_token(s, s->want_requests[i], &s->samples[i]);
+    if (s->trace)
+        trace_step(s, start);
     assert(scheduler_check(s)); /* debug and sanitizer builds */
     return OK;
 }

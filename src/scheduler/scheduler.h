@@ -4,6 +4,7 @@
 #ifndef CSGL_SCHEDULER_SCHEDULER_H
 #define CSGL_SCHEDULER_SCHEDULER_H
 
+#include "base/trace.h"
 #include "engine/executor.h"
 #include "kvcache/kv_cache.h"
 #include "scheduler/request.h"
@@ -42,7 +43,10 @@ typedef void (*scheduler_emit)(void *context, const struct token_event *event);
 
 struct scheduler_figures {
     int32_t n_running, n_waiting, last_batch_size;
-    uint64_t steps, prefill_tokens, decode_tokens, cached_tokens, preemptions;
+    uint64_t steps, prefill_tokens, decode_tokens, preemptions;
+    /* Of prompts: tokens that were not computed; those whose K and V were there; those of the first
+     * that a snapshot of the recurrent state saved. */
+    uint64_t cached_tokens, kv_hit_tokens, snapshot_hit_tokens;
 };
 
 struct scheduler;
@@ -67,6 +71,9 @@ bool scheduler_has_work(const struct scheduler *scheduler);
 /* Runs one step and emits its tokens. A failure of the executor ends every request of the step with
  * FINISH_ERROR and is returned. */
 enum status scheduler_step(struct scheduler *scheduler, struct error *error);
+
+/* Records steps, stages of requests and the executor's ops from now on; NULL ends it. */
+void scheduler_trace(struct scheduler *scheduler, struct trace *trace);
 
 struct scheduler_figures scheduler_figures(const struct scheduler *scheduler);
 

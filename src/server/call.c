@@ -63,7 +63,18 @@ static void cancel(struct call *call)
 
 static void count(struct call *call, enum outcome outcome)
 {
-    call->frontend->metrics.requests[call->form->endpoint][outcome]++;
+    struct frontend *f = call->frontend;
+    f->metrics.requests[call->form->endpoint][outcome]++;
+    if (f->trace.trace)
+        trace_record(
+            f->trace.trace,
+            &(struct trace_event){.kind = TRACE_REQUEST,
+                                  .phase = TRACE_NO_PHASE,
+                                  .name = "http request",
+                                  .begin = call->began,
+                                  .end = system_seconds(),
+                                  .id = call->choices ? call->choices[0].waiter.uid : 0,
+                                  .values = {call->choices ? call->choices[0].n_output : 0}});
 }
 
 static void on_closed(void *user, struct http_request *http)

@@ -3,6 +3,7 @@
 #define CSGL_SERVER_FRONTEND_H
 
 #include "message/board.h"
+#include "message/process_trace.h"
 #include "message/socket.h"
 #include "parser/parser.h"
 #include "server/http.h"
@@ -25,6 +26,7 @@ struct frontend {
     struct event_base *base;
     struct http_server *http;
     struct board *board;
+    struct process_trace trace;
     void *zmq;
     struct inbox inbox;
     struct outbox *to_tokenizer; /* [options->n_tokenizers] */
@@ -99,6 +101,15 @@ void tokenize_handle(struct frontend *f, struct http_request *request);
 void detokenize_handle(struct frontend *f, struct http_request *request);
 void flush_handle(struct frontend *f, struct http_request *request);
 void abort_handle(struct frontend *f, struct http_request *request);
+void start_profile_handle(struct frontend *f, struct http_request *request);
+void stop_profile_handle(struct frontend *f, struct http_request *request);
+
+/* --- profile.c -------------------------------------------------------------------------------- */
+
+/* Begins or ends recording as the board says; writes a profile that has ended. */
+void frontend_follow_profile(struct frontend *f);
+/* The server stops: a profile that is being made is written. */
+void frontend_end_profile(struct frontend *f);
 
 /* --- ask.c: one question to a worker, one answer ---------------------------------------------- */
 

@@ -112,6 +112,35 @@ static void kv_write(struct str *out, const struct board *board)
     str_printf(out, "csgl_kv_usage_ratio %.6f\n", total ? (double)used / (double)total : 0.0);
 }
 
+/* Recurrent states; all 0 with a model that has none. */
+static void states_write(struct str *out, const struct board *b)
+{
+    uint64_t total = atomic_load(&b->state_slots), used = atomic_load(&b->state_slots_used),
+             kept = atomic_load(&b->state_snapshots);
+    head(out, "prefix_hit_tokens_total", "counter",
+         "Prompt tokens whose K and V were in the cache, and those that a snapshot of recurrent "
+         "state saved.");
+    str_printf(out,
+               "csgl_prefix_hit_tokens_total{kind=\"kv\"} %llu\n"
+               "csgl_prefix_hit_tokens_total{kind=\"snapshot\"} %llu\n",
+               (unsigned long long)atomic_load(&b->kv_hit_tokens),
+               (unsigned long long)atomic_load(&b->snapshot_hit_tokens));
+    head(out, "state_slots", "gauge",
+         "Slots of recurrent states: held by requests, snapshots, free.");
+    str_printf(out,
+               "csgl_state_slots{state=\"used\"} %llu\ncsgl_state_slots{state=\"snapshot\"} %llu\n"
+               "csgl_state_slots{state=\"free\"} %llu\n",
+               (unsigned long long)used, (unsigned long long)kept,
+               (unsigned long long)(total > used + kept ? total - used - kept : 0));
+    figure(out, "snapshots_total", "counter", atomic_load(&b->made_snapshots),
+           "Snapshots of recurrent states that were kept.");
+    figure(out, "evicted_snapshots_total", "counter", atomic_load(&b->evicted_snapshots),
+           "Snapshots that were given up.");
+    figure(
+        out, "copied_pages_total", "counter", atomic_load(&b->copied_pages),
+        "Part-filled pages that were copied for snapshots and for requests that continue there.");
+}
+
 static void scheduler_write(struct str *out, const struct board *b)
 {
     figure(out, "requests_running", "gauge", atomic_load(&b->running),
@@ -132,6 +161,7 @@ static void scheduler_write(struct str *out, const struct board *b)
     figure(out, "preemptions_total", "counter", atomic_load(&b->preemptions),
            "Requests that were put back into the queue for want of pages.");
     kv_write(out, b);
+    states_write(out, b);
 }
 
 void metrics_write(struct str *out, const struct metrics *m, const struct board *board,

@@ -29,6 +29,8 @@ static const struct route routes[] = {
     {"POST", "/detokenize", false, false, detokenize_handle},
     {"POST", "/flush_cache", false, false, flush_handle},
     {"POST", "/abort_request", false, false, abort_handle},
+    {"POST", "/start_profile", false, false, start_profile_handle},
+    {"POST", "/stop_profile", false, false, stop_profile_handle},
 };
 
 static const struct route *find_route(const char *path)

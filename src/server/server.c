@@ -239,6 +239,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
     (void)fd;
     (void)what;
     watch_board(f);
+    frontend_follow_profile(f);
     flush(f);
     read_mail(f);
     if (now - f->last_keep_alive >= keep_alive_period) {
@@ -394,9 +395,11 @@ enum status server_run(const struct server_options *options, struct error *error
         status = open_http(&f, error);
     if (status == OK) {
         f.youngest = board_youngest_start(f.board);
+        process_trace_init(&f.trace, f.board, options->folder, "frontend");
         atomic_store(&f.board->state[ROLE_FRONTEND], PROCESS_READY);
         if (event_base_dispatch(f.base) < 0)
             status = error_set(error, ERROR_IO, "the event loop failed");
+        frontend_end_profile(&f);
     }
     close_all(&f);
     return status;

@@ -29,6 +29,7 @@ struct server_options {
     const char *default_template_kwargs; /* JSON object text, or NULL */
     int n_tokenizers;                    /* >= 1: inboxes "tokenizer.0" ... */
     int max_queue;                       /* requests that may wait; 0: no limit */
+    const char *profile_path;            /* of the traces that /start_profile makes */
     int keep_alive_seconds;              /* between comments in an idle stream; 0: 15 */
 };
 

@@ -92,6 +92,17 @@ enum status chat_template_render_json(const struct chat_template *t, const struc
                                       const struct chat_input *rest, struct chat_output *out,
                                       struct error *error);
 
+/* Where the text behind the last message begins: what `whole`, the chat's output, has and would not
+ * have without a generation prompt. A final message that is continued is part of it. */
+size_t chat_template_tail(const struct chat_template *t, const struct chat_texts *texts,
+                          const struct chat_input *input, const struct chat_output *whole);
+
+enum { CHAT_MAX_MARKS = 3 };
+
+/* The places of the output, ascending, at which another chat is likely to part from this one: the
+ * end of its header, the begin of its last message and that of its tail. Returns how many. */
+size_t chat_output_marks(const struct chat_output *out, size_t tail, size_t marks[CHAT_MAX_MARKS]);
+
 /* The template inside a tokenizer_config.json: chat_template is a string, or a list of {name,
  * template}, of which "tool_use" is for requests with tools (`has_tools`) and "default" for the
  * others. Borrowed from the tree. ERROR_NOT_FOUND if there is none. */

@@ -46,27 +46,14 @@ static void refuse(struct worker *w, uint64_t uid, struct refusal refusal, const
     outbox_add(&w->to_frontend, uid_epoch(uid), &m);
 }
 
-/* Where the text behind the last message begins: what the prompt has and would not have without a
- * generation prompt. A final message that is continued is part of it. */
-static size_t find_tail(const struct chat_template *t, const struct chat_texts *texts,
-                        const struct chat_input *input, const struct chat_output *whole)
-{
-    struct chat_output bare = {0};
-    struct chat_input without = *input;
-    size_t start = whole->n_messages ? whole->message_starts[whole->n_messages - 1] : 0;
-    without.add_generation_prompt = false;
-    if (input->add_generation_prompt &&
-        chat_template_render_json(t, texts, &without, &bare, NULL) == OK &&
-        bare.text.len <= whole->text.len &&
-        memcmp(str_z(&bare.text), str_z(&whole->text), bare.text.len) == 0)
-        start = bare.text.len;
-    chat_output_done(&bare);
-    return start;
-}
+/* What render finds in a chat's text. */
+struct places {
+    size_t tail; /* begin of the text behind the last message */
+    size_t marks[CHAT_MAX_MARKS], n_marks;
+};
 
-/* Renders the chat into w->text; `tail` becomes the beginning of the text behind the last message.
- */
-static enum status render(struct worker *w, const struct prompt_message *m, size_t *tail,
+/* Renders the chat into w->text. */
+static enum status render(struct worker *w, const struct prompt_message *m, struct places *places,
                           struct error *error)
 {
     struct chat_output output = {0};
@@ -88,30 +75,46 @@ static enum status render(struct worker *w, const struct prompt_message *m, size
     enum status status = chat_template_render_json(t, &texts, &input, &output, error);
     if (status == OK) {
         str_append(&w->text, str_z(&output.text), output.text.len);
-        *tail = find_tail(t, &texts, &input, &output);
+        places->tail = chat_template_tail(t, &texts, &input, &output);
+        places->n_marks = chat_output_marks(&output, places->tail, places->marks);
     }
     chat_output_done(&output);
     return status;
 }
 
-/* Fills w->ids, and w->text for a chat. */
+/* Renders and encodes a chat. */
+static enum status encode_chat(struct worker *w, const struct prompt_message *m, size_t *tail,
+                               struct error *error)
+{
+    struct places places;
+    size_t marks[CHAT_MAX_MARKS];
+    enum status status = render(w, m, &places, error);
+    if (status == OK)
+        status = encoder_encode_marked(w->encoder, str_z(&w->text), w->text.len, 0, places.marks,
+                                       places.n_marks, marks, &w->ids, error);
+    if (status != OK)
+        return status;
+    *tail = places.tail;
+    for (size_t i = 0; i < places.n_marks; i++)
+        w->marks[w->n_marks++] = (int32_t)marks[i];
+    return OK;
+}
+
+/* Fills w->ids, and w->text and w->marks for a chat. */
 static enum status encode(struct worker *w, const struct prompt_message *m, size_t *tail,
                           struct error *error)
 {
     *tail = 0;
     w->ids.n = 0;
+    w->n_marks = 0;
     str_clear(&w->text);
     switch (m->kind) {
     case PROMPT_TEXT:
         return encoder_encode(w->encoder, m->text.data, m->text.n,
                               m->flags & PROMPT_ADD_SPECIAL ? ENCODE_ADD_SPECIAL : 0, &w->ids,
                               error);
-    case PROMPT_CHAT: {
-        enum status status = render(w, m, tail, error);
-        return status != OK
-                   ? status
-                   : encoder_encode(w->encoder, str_z(&w->text), w->text.len, 0, &w->ids, error);
-    }
+    case PROMPT_CHAT:
+        return encode_chat(w, m, tail, error);
     default:
         return OK; /* PROMPT_IDS: they are in the message */
     }
@@ -140,6 +143,7 @@ static struct submit_message make_submit(const struct worker *w, const struct pr
         .uid = m->uid,
         .ids = m->kind == PROMPT_IDS ? m->ids : ids,
         .cache_key = m->cache_salt.n ? hash_bytes(m->cache_salt.data, m->cache_salt.n) : 0,
+        .marks = {w->marks, (uint32_t)w->n_marks},
         .temperature = or_default(m->temperature, d->temperature),
         .top_p = or_default(m->top_p, d->top_p),
         .min_p = or_default(m->min_p, d->min_p),

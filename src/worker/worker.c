@@ -1,6 +1,7 @@
 #include "worker/worker_state.h"
 
 #include "base/log.h"
+#include "base/system.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@ enum {
     IDLE_MS = 200 /* between two looks at the board */
 };
 
-static void handle(struct worker *w, const struct message *m)
+static void dispatch(struct worker *w, const struct message *m)
 {
     switch (m->type) {
     case MESSAGE_prompt:
@@ -33,6 +34,29 @@ static void handle(struct worker *w, const struct message *m)
     default:
         log_error("a worker got a message of type %d, which is not for it", (int)m->type);
     }
+}
+
+static void handle(struct worker *w, const struct message *m)
+{
+    static const char *const names[] = {[MESSAGE_prompt] = "tokenize",
+                                        [MESSAGE_tokenize] = "tokenize",
+                                        [MESSAGE_detokenize] = "detokenize",
+                                        [MESSAGE_token] = "detokenize"};
+    const char *name = (size_t)m->type < sizeof names / sizeof names[0] ? names[m->type] : NULL;
+    if (!w->trace.trace || !name) {
+        dispatch(w, m);
+        return;
+    }
+    double begin = system_seconds();
+    dispatch(w, m);
+    trace_record(
+        w->trace.trace,
+        &(struct trace_event){.kind = TRACE_TASK,
+                              .phase = TRACE_NO_PHASE,
+                              .name = name,
+                              .begin = begin,
+                              .end = system_seconds(),
+                              .values = {m->type == MESSAGE_prompt ? (int64_t)w->ids.n : 1}});
 }
 
 /* Mail from before the last restart of any process is dropped: its request has been ended. */
@@ -74,6 +98,7 @@ static void loop(struct worker *w, struct inbox *inboxes, int n)
     for (;;) {
         bool has_any = false;
         uint32_t now = board_youngest_start(w->board);
+        process_trace_follow(&w->trace);
         if (now != youngest) { /* somebody died: what was begun before is over */
             worker_drop_streams(w);
             outbox_reset(&w->to_frontend);
@@ -116,6 +141,8 @@ enum status worker_run(const struct worker_options *options, const struct worker
                        struct error *error)
 {
     struct worker w = {.options = options, .model = model, .arena.limit = FRAME_ARENA_LIMIT};
+    snprintf(w.name, sizeof w.name, options->is_detokenizer ? "detokenizer" : "tokenizer.%d",
+             options->tokenizer_index);
     struct inbox inboxes[2] = {0};
     void *context = NULL;
     int n = 0;
@@ -127,6 +154,7 @@ enum status worker_run(const struct worker_options *options, const struct worker
     if (status == OK)
         status = open_boxes(&w, context, inboxes, &n, error);
     if (status == OK) {
+        process_trace_init(&w.trace, w.board, options->folder, w.name);
         atomic_store(&w.board->state[options->role], PROCESS_READY);
         loop(&w, inboxes, n);
     }
@@ -137,6 +165,7 @@ enum status worker_run(const struct worker_options *options, const struct worker
     socket_context_free(context);
     worker_drop_streams(&w);
     free(w.streams);
+    process_trace_done(&w.trace);
     encoder_free(w.encoder);
     token_ids_done(&w.ids);
     str_done(&w.text);

@@ -2,6 +2,7 @@
 #ifndef CSGL_WORKER_WORKER_STATE_H
 #define CSGL_WORKER_WORKER_STATE_H
 
+#include "message/process_trace.h"
 #include "tokenizer/detokenizer.h"
 #include "worker/worker.h"
 
@@ -15,10 +16,14 @@ struct worker {
     const struct worker_options *options;
     const struct worker_model *model;
     struct board *board;
+    struct process_trace trace;
+    char name[32]; /* of this process in traces */
     struct outbox to_frontend, to_scheduler;
     struct encoder *encoder;
     struct arena arena; /* of the frame being read */
+    /* Of the prompt being read: */
     struct token_ids ids;
+    int32_t marks[CHAT_MAX_MARKS], n_marks; /* see submit_message */
     struct str text;
     struct stream *streams; /* those that have begun and not ended */
     size_t n_streams, cap_streams;

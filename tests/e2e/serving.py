@@ -30,7 +30,9 @@ class Reply:
 
 class Server:
     def __init__(self, binary, model, *options):
-        self.process = subprocess.Popen([binary, "serve", "--model-path", model, "--port", "0", *options],
+        """`model` None: the options say what is served."""
+        model_options = ("--model-path", model) if model else ()
+        self.process = subprocess.Popen([binary, "serve", *model_options, "--port", "0", *options],
                                         stderr=subprocess.PIPE, text=True)
         self.lines = []
         ready = threading.Event()

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -22,7 +23,12 @@ def one_sentence(result):
 
 
 def test_version_and_help(csgl):
-    assert csgl("--version").stdout.startswith("csgl 0.")
+    version = csgl("--version").stdout.splitlines()
+    assert re.fullmatch(r"csgl \d+\.\d+\.\d+", version[0])
+    facts = dict(line.split(": ", 1) for line in version[1:])
+    assert re.fullmatch(r"unknown|[0-9a-f]{7,40}(-dirty)?", facts["commit"])
+    assert re.fullmatch(r"\w+ [\d.]+", facts["compiler"])
+    assert facts["kernels"].split("; ")[0] == "scalar" and facts["this machine"] in facts["kernels"].split("; ")
     assert "generate" in csgl("--help").stdout
     text = csgl("generate", "--help").stdout
     for option in ("--model-path", "--temperature", "--stop", "--activations", "--kv-cache-dtype"):

@@ -154,7 +154,7 @@ static inline void compare_levels(struct linear_case *c)
     run(twin, linear, c->x, c->expected);
     twin->table->linear_free(twin, linear);
     fill_bound(c);
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             struct device *device = open_device(isa, c->activations, n_threads);
             struct matrix *out = new_matrix(twin, DTYPE_F32, c->rows, c->outputs, 5);

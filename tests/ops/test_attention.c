@@ -274,7 +274,7 @@ struct devices {
 static struct devices open_devices(enum activations activations)
 {
     struct devices devices = {.twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2)};
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (int n_threads = 1; n_threads <= 3; n_threads++)
             devices.all[devices.n++] = open_device(isa, activations, n_threads);
     return devices;
@@ -300,7 +300,8 @@ static void compare_all(struct devices *devices, const struct shape *shape, uint
                  "device %d: heads %d x %d, dim %d, page %d, window %d, sinks %g, %s, "
                  "sequences %d, q %d, kv %d",
                  i, shape->n_kv_heads, shape->group, shape->dim, shape->page_size, shape->window,
-                 (double)shape->sinks, dtype_name(shape->dtype), shape->n_sequences, shape->q_len[0], shape->kv_len[0]);
+                 (double)shape->sinks, dtype_name(shape->dtype), shape->n_sequences,
+                 shape->q_len[0], shape->kv_len[0]);
         assert_int_equal(b->pages.bytes, twin->pages.bytes);
         if (memcmp(b->pages.host, twin->pages.host, b->pages.bytes) != 0)
             fail_msg("%s: the pages differ", what);
@@ -426,13 +427,52 @@ static void chunking_does_not_change_a_row(void **test)
     }
 }
 
+/* A sequence's pages move to spare ones, one of them on the way over another: a row is the same. */
+static void a_copied_page_reads_like_the_first(void **test)
+{
+    (void)test;
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        struct device *device = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+        struct shape shape = {.n_kv_heads = 2,
+                              .group = 2,
+                              .dim = 32,
+                              .page_size = 16,
+                              .dtype = dtype,
+                              .n_sequences = 1,
+                              .q_len = {5},
+                              .kv_len = {43}};
+        struct bench *b = open_bench(device, &shape, 91);
+        attend(b);
+        struct matrix *before = b->out, *pairs = new_matrix(device, DTYPE_I32, 4, 2, 0);
+        b->out = new_matrix(device, DTYPE_F32, b->n_rows, before->tensor.cols, 3);
+        int32_t *table = ints_at(b->table, 0), spare[3], n_spare = 0;
+        for (int32_t page = 0; page < b->n_pages && n_spare < 3; page++)
+            if (page != table[0] && page != table[1] && page != table[2])
+                spare[n_spare++] = page;
+        const int32_t copies[4][2] = {
+            {table[0], spare[0]}, {spare[0], spare[1]}, {table[1], spare[0]}, {table[2], spare[2]}};
+        for (int32_t i = 0; i < 4; i++)
+            memcpy(ints_at(pairs, i), copies[i], sizeof copies[i]);
+        device_kv_copy_page(device, &(struct kv_copy_page_args){b->kv, pairs->tensor});
+        table[0] = spare[1];
+        table[1] = spare[0];
+        table[2] = spare[2];
+        attend(b);
+        check_close(b->out, before, 0, 1, "copied");
+        free_matrix(device, before);
+        free_matrix(device, pairs);
+        close_bench(b);
+        device->table->close(device);
+    }
+}
+
 /* Scores whose exponentials would overflow, and ones that vanish. */
 static void large_scores_do_not_overflow(void **test)
 {
     (void)test;
     struct shape shape = {1, 2, 64, 16, 0, DTYPE_BF16, 1, {4}, {100}, 0};
     struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
-    for (enum cpu_isa isa = CPU_ISA_AVX2; isa <= cpu_isa_best(); isa++)
+    for (enum cpu_isa isa = CPU_ISA_VECTOR; isa <= cpu_isa_best(); isa++)
         for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
             struct device *device = open_device(isa, mode, 2);
             struct bench *a = open_bench(device, &shape, 3), *b = open_bench(twin, &shape, 3);
@@ -490,6 +530,7 @@ int main(void)
         cmocka_unit_test(rounded_attention_of_all_levels_is_near_the_twin),
         cmocka_unit_test(long_contexts_equal_the_twin),
         cmocka_unit_test(chunking_does_not_change_a_row),
+        cmocka_unit_test(a_copied_page_reads_like_the_first),
         cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };

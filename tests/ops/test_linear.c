@@ -138,6 +138,55 @@ static double expected_sum(const struct weight *w, int64_t n, const float *x, bo
     return sum;
 }
 
+/* The rows of three heads of two parts each, which the file has in turn: what each part loads is
+ * what it would be as a weight of its own. */
+static void test_parts_that_share_rows_in_turn_are_taken_apart(void **state)
+{
+    (void)state;
+    enum { HEADS = 3, RUN = 5, COLS = 64, OUTPUTS = HEADS * RUN, ROWS = 2 };
+    static const enum weight_encoding encodings[] = {WEIGHT_F32, WEIGHT_Q8_0, WEIGHT_Q4_0};
+    uint64_t seed = 77;
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
+        for (int e = 0; e < 3; e++) {
+            struct weight w = new_weight(encodings[e], 2 * OUTPUTS, COLS, &seed);
+            struct device *device = open_device(isa, ACTIVATIONS_FLOAT, 2);
+            struct matrix *x = random_matrix(device, ROWS, COLS, 0, &seed);
+            struct matrix *all = new_matrix(device, DTYPE_F32, ROWS, 2 * OUTPUTS, 1);
+            struct matrix *apart = new_matrix(device, DTYPE_F32, ROWS, 2 * OUTPUTS - RUN, 1);
+            struct weight_slice whole = {.weight = w, .rows = 2 * OUTPUTS, .cols = COLS};
+            /* The second part without its first head, as another rank would have it. */
+            struct weight_slice parts[] = {
+                {.weight = w, .rows = OUTPUTS, .cols = COLS, .pattern = {0, RUN, 2 * RUN}},
+                {.weight = w,
+                 .row = RUN,
+                 .rows = OUTPUTS - RUN,
+                 .cols = COLS,
+                 .pattern = {RUN, RUN, 2 * RUN}}};
+            struct linear *one, *two, *none;
+            assert_int_equal(device->table->linear_load(device, &whole, 1, ROWS, &one, NULL), OK);
+            assert_int_equal(device->table->linear_load(device, parts, 2, ROWS, &two, NULL), OK);
+            run(device, one, x, all);
+            run(device, two, x, apart);
+            for (int t = 0; t < ROWS; t++)
+                for (int n = 0; n < 2 * OUTPUTS - RUN; n++) {
+                    int part = n >= OUTPUTS, row = part ? n - OUTPUTS + RUN : n;
+                    int stored = part * RUN + row / RUN * 2 * RUN + row % RUN;
+                    assert_true(fabsf(at(apart, t)[n] - at(all, t)[stored]) <= 1e-5f);
+                }
+            parts[1].pattern.stride = 3 * RUN;
+            struct error error;
+            assert_int_equal(device->table->linear_load(device, parts, 2, ROWS, &none, &error),
+                             ERROR_INVALID);
+            device->table->linear_free(device, one);
+            device->table->linear_free(device, two);
+            free_matrix(device, x);
+            free_matrix(device, all);
+            free_matrix(device, apart);
+            device->table->close(device);
+            free((void *)(uintptr_t)w.data);
+        }
+}
+
 /* Linears come and go in any order without harm to those that stay. */
 static void test_linears_share_memory_without_harm(void **unused)
 {
@@ -292,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_float_weights_may_have_any_number_of_columns),
         cmocka_unit_test(test_parts_of_different_encodings_share_an_input),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_parts_that_share_rows_in_turn_are_taken_apart),
         cmocka_unit_test(test_linears_share_memory_without_harm),
         cmocka_unit_test(test_the_twin_is_the_written_out_sum),
         cmocka_unit_test(test_a_broken_row_stays_alone),

@@ -135,13 +135,15 @@ static void make_slices(struct mixture_case *c)
         int32_t step = m->is_interleaved ? 2 : 1;
         const float *bias = c->biases + e * (2 * m->inner + m->hidden);
         *gate = (struct weight_slice){.weight = c->gate_up,
-                                      .row = e * 2 * m->inner + first * step,
-                                      .row_step = m->is_interleaved ? 2 : 0,
+                                      .row = first,
+                                      .pattern = {.first = e * 2 * m->inner,
+                                                  .run = step == 2 ? 1 : m->inner,
+                                                  .stride = step == 2 ? 2 : m->inner},
                                       .rows = n,
                                       .cols = m->hidden,
                                       .bias = m->has_bias ? bias + first : NULL};
         *up = *gate;
-        up->row += m->is_interleaved ? 1 : m->inner;
+        up->pattern.first += m->is_interleaved ? 1 : m->inner;
         up->bias = m->has_bias ? bias + m->inner + first : NULL;
         c->slices[e].down = (struct weight_slice){.weight = c->down,
                                                   .row = e * m->hidden,
@@ -157,8 +159,8 @@ static double dot(const struct weight_slice *slice, int64_t row, const double *x
 {
     float *values = malloc((size_t)slice->weight.cols * sizeof *values);
     double y = slice->bias ? (double)slice->bias[row] : 0;
-    int64_t step = slice->row_step ? slice->row_step : 1;
-    weight_row_dequantize(&slice->weight, slice->row + row * step, values);
+    weight_row_dequantize(&slice->weight, row_pattern_at(&slice->pattern, slice->row + row),
+                          values);
     *magnitude = fabs(y);
     for (int64_t k = 0; k < slice->cols; k++) {
         y += x[k] * (double)values[slice->col + k];

@@ -309,6 +309,75 @@ static void silu_mul_survives_huge_and_broken_values(void **test)
     on_all_levels(check_extremes);
 }
 
+/* --- sigmoid_mul, gated_norm ------------------------------------------------------------------ */
+
+static void gate_case(struct device *twin, struct device *device, int32_t rows, int32_t cols,
+                      uint64_t *state)
+{
+    struct matrix *x = random_matrix(device, rows, cols, 1, state);
+    struct matrix *gate = random_matrix(device, rows, cols, 2, state);
+    struct matrix *out = new_matrix(device, DTYPE_F32, rows, cols, 3);
+    struct matrix *out2 = new_matrix(device, DTYPE_F32, rows, cols, 3);
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t c = 0; c < cols; c++)
+            at(gate, r)[c] *= c % 5 == 0 ? 85.0f : 10.0f;
+    struct sigmoid_mul_args args = {x->tensor, gate->tensor, out->tensor}, expected = args;
+    expected.out = out2->tensor;
+    device_sigmoid_mul(device, &args);
+    device_sigmoid_mul(twin, &expected);
+    check_close(out, out2, 1e-5, 1e-36, "sigmoid_mul");
+    check_borders(out);
+    struct matrix *all[] = {x, gate, out, out2};
+    for (int i = 0; i < 4; i++)
+        free_matrix(device, all[i]);
+}
+
+/* Three heads a row, against rms_norm and silu_mul of each. */
+static void gated_norm_case(struct device *twin, struct device *device, int32_t rows, int32_t dim,
+                            uint64_t *state)
+{
+    struct matrix *x = random_matrix(device, rows, 3 * dim, 1, state);
+    struct matrix *z = random_matrix(device, rows, 3 * dim, 2, state);
+    struct matrix *weight = random_matrix(device, 1, dim, 0, state);
+    struct matrix *out = new_matrix(device, DTYPE_F32, rows, 3 * dim, 3);
+    struct matrix *out2 = new_matrix(device, DTYPE_F32, rows, 3 * dim, 3);
+    device_gated_norm(device, &(struct gated_norm_args){x->tensor, z->tensor, weight->tensor,
+                                                        out->tensor, 0.01f});
+    for (int32_t r = 0; r < rows; r++)
+        for (int h = 0; h < 3; h++) {
+            const float *from = at(x, r) + h * dim, *gate = at(z, r) + h * dim;
+            double mean = 0;
+            for (int i = 0; i < dim; i++)
+                mean += (double)from[i] * (double)from[i] / dim;
+            for (int i = 0; i < dim; i++) {
+                double g = (double)gate[i], w = (double)at(weight, 0)[i];
+                at(out2, r)[h * dim + i] =
+                    (float)((double)from[i] / sqrt(mean + (double)0.01f) * w * g / (1 + exp(-g)));
+            }
+        }
+    check_close(out, out2, 1e-5, 1e-30, "gated_norm");
+    check_borders(out);
+    (void)twin;
+    struct matrix *all[] = {x, z, weight, out, out2};
+    for (int i = 0; i < 5; i++)
+        free_matrix(device, all[i]);
+}
+
+static void check_gates(struct device *twin, struct device *device, uint64_t *state)
+{
+    for (int i = 0; i < N_ROW_COUNTS; i++)
+        for (int j = 0; j < N_WIDTHS; j++) {
+            gate_case(twin, device, row_counts[i], widths[j], state);
+            gated_norm_case(twin, device, row_counts[i], widths[j], state);
+        }
+}
+
+static void gates_of_all_levels_equal_the_twin(void **test)
+{
+    (void)test;
+    on_all_levels(check_gates);
+}
+
 /* --- embed, gather ---------------------------------------------------------------------------- */
 
 static void check_lookups(struct device *twin, struct device *device, uint64_t *state)
@@ -318,8 +387,10 @@ static void check_lookups(struct device *twin, struct device *device, uint64_t *
     uint16_t values[VOCABULARY * COLS];
     for (int i = 0; i < VOCABULARY * COLS; i++)
         values[i] = bf16_from_f32(random_float(state));
-    struct weight weight = {
-        .encoding = WEIGHT_BF16, .rows = VOCABULARY, .cols = COLS, .data = (const uint8_t *)values};
+    struct weight weight = {.encoding = WEIGHT_BF16,
+                            .rows = VOCABULARY,
+                            .cols = COLS,
+                            .data = (const uint8_t *)values};
     struct embedding *table;
     struct error error;
     assert_int_equal(device->table->embedding_load(device, &weight, &table, &error), OK);
@@ -363,6 +434,7 @@ int main(void)
         cmocka_unit_test(rope_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_of_all_levels_equals_the_twin),
         cmocka_unit_test(silu_mul_survives_huge_and_broken_values),
+        cmocka_unit_test(gates_of_all_levels_equal_the_twin),
         cmocka_unit_test(embed_and_gather_copy_the_rows_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

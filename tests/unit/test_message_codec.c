@@ -24,6 +24,7 @@ static struct message sample_submit(void)
     m.submit = (struct submit_message){.uid = 0x1234567890ABCDEFu,
                                        .ids = {ids, 3},
                                        .cache_key = 9,
+                                       .marks = {ids + 1, 2},
                                        .temperature = 0.7,
                                        .top_p = NAN,
                                        .top_k = -1,
@@ -61,6 +62,8 @@ static void every_field_survives(void **state)
     assert_true(in.submit.uid == out[0].submit.uid && in.submit.seed == 42);
     assert_int_equal(in.submit.ids.n, 3);
     assert_memory_equal(in.submit.ids.items, ids, sizeof ids);
+    assert_int_equal(in.submit.marks.n, 2);
+    assert_memory_equal(in.submit.marks.items, ids + 1, 2 * sizeof *ids);
     assert_memory_equal(in.submit.bias_values.items, values, sizeof values);
     assert_true(in.submit.temperature == 0.7 && isnan(in.submit.top_p));
     assert_int_equal(in.submit.top_k, -1);

@@ -233,6 +233,34 @@ static void test_marks(void **state)
                  1, (const size_t[]){0, 1, 2, 4});
 }
 
+static void test_places_where_chats_part(void **state)
+{
+    (void)state;
+    const char *source = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+                         "{% if add_generation_prompt %}<a>{% endif %}";
+    struct chat_template *t;
+    struct chat_texts texts = {.messages = {CHAT, strlen(CHAT)}};
+    struct chat_input input = {.add_generation_prompt = true};
+    struct chat_output out = {0};
+    size_t marks[CHAT_MAX_MARKS];
+    assert_int_equal(chat_template_new(&t, source, strlen(source), NULL), OK);
+    assert_int_equal(chat_template_render_json(t, &texts, &input, &out, NULL), OK);
+    assert_string_equal(str_z(&out.text), "[S][u][a][v]<a>");
+    size_t tail = chat_template_tail(t, &texts, &input, &out);
+    assert_int_equal(tail, 12);
+    assert_int_equal(chat_output_marks(&out, tail, marks), 3);
+    assert_int_equal(marks[0], 3);
+    assert_int_equal(marks[1], 9);
+    assert_int_equal(marks[2], 12);
+    /* A message alone: no header, and it begins where the text does. */
+    out.header_end = 0;
+    out.n_messages = 1;
+    assert_int_equal(chat_output_marks(&out, tail, marks), 1);
+    assert_int_equal(marks[0], 12);
+    chat_output_done(&out);
+    chat_template_free(t);
+}
+
 /* ---- continuing ---- */
 
 static void test_continue_final_message(void **state)
@@ -307,11 +335,17 @@ static void test_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_null_content),           cmocka_unit_test(test_content_parts),
-        cmocka_unit_test(test_malformed_messages),     cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_roles_and_reasoning),    cmocka_unit_test(test_kwargs),
-        cmocka_unit_test(test_errors_name_the_line),   cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_continue_final_message), cmocka_unit_test(test_config),
+        cmocka_unit_test(test_null_content),
+        cmocka_unit_test(test_content_parts),
+        cmocka_unit_test(test_malformed_messages),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_roles_and_reasoning),
+        cmocka_unit_test(test_kwargs),
+        cmocka_unit_test(test_errors_name_the_line),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_places_where_chats_part),
+        cmocka_unit_test(test_continue_final_message),
+        cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,9 @@ const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa)
         return &attention_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &attention_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &attention_kernels_neon;
 #endif
     (void)isa;
     return &attention_kernels_scalar;

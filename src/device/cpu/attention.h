@@ -110,6 +110,7 @@ extern const struct attention_kernels attention_kernels_scalar;
 extern const struct attention_kernels attention_kernels_avx2;
 extern const struct attention_kernels attention_kernels_avx512;
 extern const struct attention_kernels attention_kernels_amx;
+extern const struct attention_kernels attention_kernels_neon;
 
 /* Parts of the AVX-512 table that AMX shares. */
 extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;

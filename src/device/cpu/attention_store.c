@@ -1,4 +1,4 @@
-/* The layout of a page and the way into it: kv_page_bytes and kv_store. */
+/* The layout of a page and the way into it: kv_page_bytes, kv_store, kv_copy_page. */
 #include "device/cpu/attention.h"
 #include "device/cpu/cpu_device.h"
 
@@ -179,4 +179,15 @@ void cpu_kv_store(struct device *device, const struct kv_store_args *args)
     run.n_tasks = (int)(n_tasks < most ? n_tasks : most);
     run.n_tasks = run.n_tasks < 1 ? 1 : run.n_tasks;
     thread_pool_run(cpu->pool, store_task, &run, run.n_tasks);
+}
+
+void cpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args)
+{
+    char *base = (char *)args->pages.buffer->host + args->pages.offset;
+    size_t bytes = cpu_kv_page_bytes(device, &args->pages.layout);
+    for (int32_t i = 0; i < args->pairs.rows; i++) {
+        const int32_t *pair = tensor_at(&args->pairs, i);
+        if (pair[0] != pair[1])
+            memcpy(base + (size_t)pair[1] * bytes, base + (size_t)pair[0] * bytes, bytes);
+    }
 }

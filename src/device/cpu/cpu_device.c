@@ -1,4 +1,4 @@
-/* Opening the CPU device: what the machine can do, threads, the table of ops. */
+/* Opening the CPU device: memory, threads, the table of ops. */
 #include "device/cpu/cpu_device.h"
 
 #include "base/size.h"
@@ -6,55 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#if defined(__x86_64__) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
-#if defined(__x86_64__)
-/* CPUID leaf 7: AMX-BF16, AMX-TILE and AMX-INT8 are EDX bits 22, 24, 25 (Intel SDM vol. 2A). The
- * kernel hands out the tile registers on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA = 18
- * (Documentation/arch/x86/xstate.rst). */
-static bool has_amx(void)
-{
-#if defined(__linux__)
-    unsigned a = 7, b, c = 0, d;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25;
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
-    return (d & wanted) == wanted && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-#else
-    return false;
-#endif
-}
-
-enum cpu_isa cpu_isa_best(void)
-{
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("bmi2"))
-        return CPU_ISA_SCALAR;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512dq") ||
-        !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vnni") ||
-        !__builtin_cpu_supports("avx512bf16"))
-        return CPU_ISA_AVX2;
-    return has_amx() ? CPU_ISA_AMX : CPU_ISA_AVX512;
-}
-#else
-enum cpu_isa cpu_isa_best(void)
-{
-    return CPU_ISA_SCALAR;
-}
-#endif
-
-const char *cpu_isa_name(enum cpu_isa isa)
-{
-    static const char *const names[N_CPU_ISAS] = {"scalar", "AVX2", "AVX-512 (VNNI, BF16)",
-                                                  "AVX-512 and AMX"};
-    return names[isa];
-}
 
 /* Large buffers are mapped: the kernel zeroes a page when it is first touched, so that a big KV
  * pool costs nothing at start, and huge pages spare TLB misses. Small ones come from the heap. */
@@ -100,6 +51,11 @@ static void cpu_buffer_free(struct device *device, struct buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
+static void cpu_observe(struct device *device, const struct thread_observer *observer)
+{
+    thread_pool_observe(cpu_device_of(device)->pool, observer);
+}
+
 static enum status cpu_sync(struct device *device, struct error *error)
 {
     (void)device;
@@ -135,13 +91,17 @@ static const struct device_table cpu_table = {
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,
+    .linear_size = cpu_linear_size,
     .experts_load = cpu_experts_load,
     .experts_free = cpu_experts_free,
     .experts_bytes = cpu_experts_bytes,
+    .expert_size = cpu_expert_size,
     .embedding_load = cpu_embedding_load,
     .embedding_free = cpu_embedding_free,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
+    .observe = cpu_observe,
+    .gated_delta_reserve = cpu_gated_delta_reserve,
     .state_slot_bytes = cpu_state_slot_bytes,
     .sync = cpu_sync,
     .close = cpu_close,
@@ -167,10 +127,11 @@ enum status cpu_device_open(struct device **out, const struct cpu_options *optio
     cpu->device = (struct device){.table = &cpu_table, .name = "cpu"};
     cpu->isa = options->isa;
     cpu->is_int8 = options->activations == ACTIVATIONS_INT8 ||
-                   (options->activations == ACTIVATIONS_AUTO && options->isa >= CPU_ISA_AVX512);
+                   (options->activations == ACTIVATIONS_AUTO && options->isa >= CPU_ISA_INT8);
     cpu->rows = cpu_row_kernels(cpu->isa);
     cpu->linears = cpu_linear_kernels(cpu->isa);
     cpu->attention = cpu_attention_kernels(cpu->isa);
+    cpu->delta = cpu_delta_kernels(cpu->isa);
     *out = &cpu->device;
     return OK;
 }

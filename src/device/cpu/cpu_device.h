@@ -11,6 +11,7 @@
 struct row_kernels;       /* rows.h: norms, rope, activations, conversions */
 struct linear_kernels;    /* linear.h */
 struct attention_kernels; /* attention.h */
+struct delta_kernels;     /* gated_delta.h */
 struct weight_slab;       /* linear_memory.c */
 
 struct cpu_device {
@@ -21,6 +22,7 @@ struct cpu_device {
     const struct row_kernels *rows;
     const struct linear_kernels *linears;
     const struct attention_kernels *attention;
+    const struct delta_kernels *delta;
     /* Shared by the ops of a step, one at a time: quantized activations, partial results. */
     struct buffer workspace;
     /* Where the next small linear's weights go; owned by the linears in it. */
@@ -41,6 +43,7 @@ enum status cpu_workspace_reserve(struct cpu_device *cpu, size_t bytes, struct e
 const struct row_kernels *cpu_row_kernels(enum cpu_isa isa);
 const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa);
 const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa);
+const struct delta_kernels *cpu_delta_kernels(enum cpu_isa isa);
 
 /* The ops, as the device table names them. rows.c */
 void cpu_embed(struct device *device, const struct embed_args *args);
@@ -50,6 +53,8 @@ void cpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *arg
 void cpu_silu_mul(struct device *device, const struct silu_mul_args *args);
 void cpu_moe_route(struct device *device, const struct moe_route_args *args);
 void cpu_gather(struct device *device, const struct gather_args *args);
+void cpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args);
+void cpu_gated_norm(struct device *device, const struct gated_norm_args *args);
 enum status cpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error);
 void cpu_embedding_free(struct device *device, struct embedding *embedding);
@@ -60,6 +65,7 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
                             int32_t max_rows, struct linear **out, struct error *error);
 void cpu_linear_free(struct device *device, struct linear *linear);
 size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+size_t cpu_linear_size(const struct linear *linear);
 
 /* moe.c */
 void cpu_moe_ffn(struct device *device, const struct moe_ffn_args *args);
@@ -69,14 +75,25 @@ enum status cpu_experts_load(struct device *device, const struct expert_slices *
 void cpu_experts_free(struct device *device, struct experts *experts);
 size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
                          int32_t n_experts);
+size_t cpu_expert_size(const struct experts *experts, int32_t *inner);
 
 /* attention.c */
 void cpu_kv_store(struct device *device, const struct kv_store_args *args);
+void cpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args);
 void cpu_paged_attention(struct device *device, const struct paged_attention_args *args);
 size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout);
 enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error);
+
+/* gated_delta.c */
+void cpu_gated_delta(struct device *device, const struct gated_delta_args *args);
+void cpu_gated_delta_commit(struct device *device, const struct gated_delta_commit_args *args);
+enum status cpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
+                                    struct error *error);
+
+/* conv1d.c */
+void cpu_conv1d_update(struct device *device, const struct conv1d_update_args *args);
 
 /* states.c */
 size_t cpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);

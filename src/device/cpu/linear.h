@@ -208,6 +208,7 @@ struct linear {
     int n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
     int32_t cols, padded_cols;
+    int32_t *order; /* [cols]: column c takes input order[c]; NULL: c */
     int32_t max_rows;
     int64_t rows;     /* of all parts */
     int64_t n_blocks; /* of all parts */
@@ -222,6 +223,9 @@ struct linear_input {
     const float *x; /* row t begins at x + t * x_stride */
     size_t x_stride;
     int32_t n_rows, cols, padded_cols, tile_rows;
+    /* Of a linear with an order: x as it was given; the other x is filled from it. */
+    const float *unordered;
+    size_t unordered_stride;
     /* MODE_INT8, of tile t and unit u at index (t * n_units + u): */
     int8_t *codes; /* [H][32] */
     float *levels; /* [2][H]: the scale, and scale * sum(q) */
@@ -279,7 +283,7 @@ void linear_pack_block(const struct linear_part *part, const struct weight_slice
 /* The weight's row that is row `row` of the slice. */
 static inline int64_t linear_slice_place(const struct weight_slice *slice, int64_t row)
 {
-    return slice->row + row * (slice->row_step ? slice->row_step : 1);
+    return row_pattern_at(&slice->pattern, slice->row + row);
 }
 
 /* A weight of the one output row `row` of the slice, its columns only. */
@@ -308,6 +312,9 @@ extern const struct linear_kernels linear_kernels_scalar;
 extern const struct linear_kernels linear_kernels_avx2;
 extern const struct linear_kernels linear_kernels_avx512;
 extern const struct linear_kernels linear_kernels_amx;
+extern const struct linear_kernels linear_kernels_neon;
+extern const struct linear_kernels linear_kernels_dotprod;
+extern const struct linear_kernels linear_kernels_i8mm;
 
 static inline int32_t linear_n_units(const struct linear_input *in)
 {

@@ -157,6 +157,13 @@ size_t cpu_experts_bytes(struct device *device, const struct expert_slices *expe
     return total;
 }
 
+size_t cpu_expert_size(const struct experts *experts, int32_t *inner)
+{
+    const struct expert *first = &experts->items[0];
+    *inner = experts->inner;
+    return cpu_linear_size(first->gate_up) + cpu_linear_size(first->down);
+}
+
 /* --- a pass ----------------------------------------------------------------------------------- */
 
 /* An expert that some row has chosen, and its pairs. */

@@ -1,6 +1,6 @@
 /* The ops that work on each row for itself: embed, rms_norm, rope_angles, qk_norm_rope, silu_mul,
- * moe_route, gather. Rows are shared out to the pool only where there is more to do than a run of
- * it costs; a single row stays on the calling thread. */
+ * sigmoid_mul, gated_norm, moe_route, gather. Rows are shared out to the pool only where there is
+ * more to do than a run of it costs; a single row stays on the calling thread. */
 #include "device/cpu/rows.h"
 
 #include "base/size.h"
@@ -22,6 +22,9 @@ const struct row_kernels *cpu_row_kernels(enum cpu_isa isa)
         return &row_kernels_avx512;
     if (isa >= CPU_ISA_AVX2)
         return &row_kernels_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &row_kernels_neon;
 #endif
     (void)isa;
     return &row_kernels_scalar;
@@ -219,6 +222,47 @@ void cpu_silu_mul(struct device *device, const struct silu_mul_args *args)
     int cols = args->out.cols, chunks = (int)ceil_div(cols, SILU_CHUNK);
     for_rows(device, silu_mul_chunks, args, args->out.rows * chunks,
              (int64_t)SILU_COST * (cols < SILU_CHUNK ? cols : SILU_CHUNK));
+}
+
+/* --- sigmoid_mul, gated_norm -------------------------------------------------------------------
+ */
+
+static void sigmoid_mul_rows(const struct row_kernels *kernels, const void *context, int first,
+                             int n)
+{
+    const struct sigmoid_mul_args *args = context;
+    for (int row = first; row < first + n; row++)
+        kernels->sigmoid_mul(tensor_at(&args->x, row), tensor_at(&args->gate, row),
+                             tensor_at(&args->out, row), args->x.cols);
+}
+
+void cpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->gate.cols == args->x.cols);
+    for_rows(device, sigmoid_mul_rows, args, args->x.rows, (int64_t)SILU_COST * args->x.cols);
+}
+
+/* A head is a task's unit, so that a single row is shared by the threads. */
+static void gated_norm_heads(const struct row_kernels *kernels, const void *context, int first,
+                             int n)
+{
+    const struct gated_norm_args *args = context;
+    int dim = args->weight.cols, heads = args->x.cols / dim;
+    for (int i = first; i < first + n; i++) {
+        int row = i / heads, col = i % heads * dim;
+        float *out = (float *)tensor_at(&args->out, row) + col;
+        kernels->rms_norm((const float *)tensor_at(&args->x, row) + col, NULL,
+                          tensor_at(&args->weight, 0), out, dim, args->eps, 0);
+        kernels->silu_mul((const float *)tensor_at(&args->z, row) + col, out, out, dim);
+    }
+}
+
+void cpu_gated_norm(struct device *device, const struct gated_norm_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->x.cols % args->weight.cols == 0);
+    assert(args->z.cols == args->x.cols);
+    for_rows(device, gated_norm_heads, args, args->x.rows * (args->x.cols / args->weight.cols),
+             (int64_t)SILU_COST * args->weight.cols);
 }
 
 /* --- moe_route -------------------------------------------------------------------------------- */

@@ -12,6 +12,8 @@ struct row_kernels {
     void (*rotate)(float *head, const float *angles, int n_rotated);
     /* out = gate / (1 + e^-gate) * up */
     void (*silu_mul)(const float *gate, const float *up, float *out, int n);
+    /* out = x / (1 + e^-gate) */
+    void (*sigmoid_mul)(const float *x, const float *gate, float *out, int n);
     /* out = (clamp(up, -limit, limit) + 1) * g / (1 + e^(-alpha g)), g = min(gate, limit) */
     void (*clamped_swiglu)(const float *gate, const float *up, float *out, int n, float alpha,
                            float limit);
@@ -24,7 +26,7 @@ struct row_kernels {
 /* The table of a file that names its kernels as the members are named. */
 #define ROW_KERNELS                                                                                \
     {                                                                                              \
-        .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul,                              \
+        .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,  \
         .clamped_swiglu = clamped_swiglu, .sum_exp = sum_exp, .add_scaled = add_scaled             \
     }
 
@@ -32,5 +34,6 @@ struct row_kernels {
 extern const struct row_kernels row_kernels_scalar;
 extern const struct row_kernels row_kernels_avx2;
 extern const struct row_kernels row_kernels_avx512;
+extern const struct row_kernels row_kernels_neon;
 
 #endif

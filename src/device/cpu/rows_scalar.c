@@ -39,6 +39,12 @@ static void silu_mul(const float *gate, const float *up, float *out, int n)
     }
 }
 
+static void sigmoid_mul(const float *x, const float *gate, float *out, int n)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (float)((double)x[i] / (1 + exp(-(double)gate[i])));
+}
+
 static void clamped_swiglu(const float *gate, const float *up, float *out, int n, float alpha,
                            float limit)
 {

@@ -69,6 +69,16 @@ static void silu_mul(const float *gate, const float *up, float *out, int n)
     }
 }
 
+static void sigmoid_mul(const float *x, const float *gate, float *out, int n)
+{
+    for (int i = 0; i < n; i += VEC_LANES) {
+        int some = n - i < VEC_LANES ? n - i : VEC_LANES;
+        vec e = vec_exp(vec_sub(vec_set(0), vec_load_first(gate + i, some)));
+        vec v = vec_div(vec_load_first(x + i, some), vec_add(vec_set(1), e));
+        vec_store_first(out + i, v, some);
+    }
+}
+
 /* The smaller of a number and a limit; a NaN in v stays. */
 static inline vec vec_at_most(vec v, vec limit)
 {

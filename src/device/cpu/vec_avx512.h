@@ -1,5 +1,5 @@
 /* Vectors of f32 for AVX-512, under the names that rows_vec.h and attention_vec.h are written in.
- * vec_avx2.h has the same names; a vector holds VEC_LANES values. */
+ * vec_avx2.h and vec_neon.h have the same names; a vector holds VEC_LANES values. */
 #ifndef CSGL_DEVICE_CPU_VEC_AVX512_H
 #define CSGL_DEVICE_CPU_VEC_AVX512_H
 

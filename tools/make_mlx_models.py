@@ -21,9 +21,11 @@ import numpy as np
 import torch
 import transformers
 from mlx.utils import tree_flatten
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 
-from make_tiny_models import build_config, logits_of, new_folder, random_model, random_tokens, SMALL, write_case
+from make_tiny_models import (build_config, logits_of, new_folder, random_model, random_tokens, routing_gap, ROUTING_GAP,
+                              SMALL, write_case)
 
 TINY = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
         "num_hidden_layers": 1}
@@ -31,7 +33,8 @@ N_TOKENS = 24
 DTYPES = ["bfloat16", "float16", "float32"]
 
 # name: (model of make_tiny_models.py beside it, bits, group): nothing is stored, csgl quantizes when it loads
-AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32)}
+AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32),
+           "mlx_at_load_moe": ("qwen2_moe_top4", 4, 32)}
 
 
 def own_choice(path, _):
@@ -43,12 +46,25 @@ def own_choice(path, _):
     return not path.endswith(("o_proj", "embed_tokens"))
 
 
+def not_a_router(path, _):
+    """csgl leaves what chooses experts in floats."""
+    return not path.endswith(("mlp.gate", "shared_expert_gate"))
+
+
 # name: (configuration class, own keys, arguments of quantize_model, stored floats)
 MODELS = {
     "mlx_mxfp4": (Qwen3Config, {"tie_word_embeddings": True}, {"mode": "mxfp4"}, "bfloat16"),
     "mlx_mxfp8": (LlamaConfig, {"tie_word_embeddings": True}, {"mode": "mxfp8"}, "bfloat16"),
     "mlx_nvfp4": (LlamaConfig, {"tie_word_embeddings": True}, {"mode": "nvfp4"}, "float16"),
     "mlx_overrides": (LlamaConfig, {"attention_bias": True, "mlp_bias": True}, {"quant_predicate": own_choice}, "bfloat16"),
+}
+MIXTURE = {"moe_intermediate_size": 64, "num_experts": 5, "num_experts_per_tok": 2, "hidden_size": 64,
+           "intermediate_size": 64, "num_attention_heads": 2, "head_dim": None}
+MODELS |= {
+    "mlx_qwen2_moe": (Qwen2MoeConfig, {**MIXTURE, "shared_expert_intermediate_size": 64, "vocab_size": 64},
+                      {"bits": 4, "group_size": 32}, "bfloat16"),
+    "mlx_qwen3_moe": (Qwen3MoeConfig, {**MIXTURE, "head_dim": 32, "norm_topk_prob": True, "vocab_size": 64},
+                      {"mode": "mxfp4"}, "bfloat16"),
 }
 for i, (bits, group) in enumerate((b, g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)):
     MODELS[f"mlx_q{bits}_g{group}"] = (
@@ -59,10 +75,19 @@ for i, (bits, group) in enumerate((b, g) for b in (2, 3, 4, 5, 6, 8) for g in (3
     )
 
 
+def add_old_keys(path, config):
+    """What transformers 4 wrote and mlx-lm still reads of mixtures."""
+    keys = json.loads(path.read_text())
+    keys |= {"num_experts": config.num_experts, "rope_theta": config.rope_parameters["rope_theta"]}
+    path.write_text(json.dumps(keys))
+
+
 def quantize(folder, model, arguments, dtype):
     """What mlx_lm.convert does, but for the tokenizer, which these models lack."""
     with tempfile.TemporaryDirectory() as plain:
         model.save_pretrained(plain)
+        if hasattr(model.config, "num_experts"):
+            add_old_keys(pathlib.Path(plain) / "config.json", model.config)
         mlx_model, config = mlx_lm.utils.load_model(pathlib.Path(plain))
     mlx_model.set_dtype(getattr(mx, dtype))
     arguments = {"group_size": None, "bits": None, **arguments}
@@ -79,8 +104,9 @@ def make_at_load(output, name):
     tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
     with tempfile.TemporaryDirectory() as quantized:
         quantized = pathlib.Path(quantized)
-        mlx_model, config = mlx_lm.utils.load_model(output / source)
-        mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits)
+        theta = {"rope_theta": model.config.rope_parameters["rope_theta"]}  # mlx-lm's qwen2_moe reads no other key
+        mlx_model, config = mlx_lm.utils.load_model(output / source, model_config=theta)
+        mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits, quant_predicate=not_a_router)
         mlx_lm.utils.save_model(quantized, mlx_model)
         mlx_lm.utils.save_config(config, quantized / "config.json")
         mlx_model, logits = mlx_logits(quantized, tokens)
@@ -100,18 +126,32 @@ def exact_logits(model, mlx_model, tokens):
     """transformers in float64 on what mlx.core.dequantize makes of the weights."""
     weights = {}
     for path, module in mlx_model.named_modules():
-        if isinstance(module, (mlx.nn.QuantizedLinear, mlx.nn.QuantizedEmbedding)):
+        if isinstance(module, (mlx.nn.QuantizedLinear, mlx.nn.QuantizedEmbedding, QuantizedSwitchLinear)):
             weights[f"{path}.weight"] = mx.dequantize(module.weight, module.scales, module.get("biases"), module.group_size,
                                                       module.bits, module.mode, dtype=mx.float32)
     for key, value in tree_flatten(mlx_model.parameters()):
         if not key.endswith((".scales", ".biases")):
             weights.setdefault(key, value)
-    exact = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", dtype=torch.float64).eval()
-    missing, extra = exact.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in weights.items()}, strict=False)
+    exact = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", experts_implementation="eager",
+                                             dtype=torch.float64).eval()
+    weights = fuse_experts({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
+    missing, extra = exact.load_state_dict(weights, strict=False)
     if extra or set(missing) - {"lm_head.weight"}:
         raise ValueError(f"the two references name their weights differently: {missing}, {extra}")
     exact.tie_weights()
+    if routing_gap(exact, tokens) < ROUTING_GAP:
+        raise ValueError("an expert is chosen by a hair, choose other tokens")
     return logits_of(exact, tokens)
+
+
+def fuse_experts(weights):
+    """mlx-lm's stacks under transformers' names, gate and up in one."""
+    for name in [name for name in weights if name.endswith("switch_mlp.gate_proj.weight")]:
+        stem = name.removesuffix("switch_mlp.gate_proj.weight")
+        gate, up, down = (weights.pop(f"{stem}switch_mlp.{part}_proj.weight") for part in ("gate", "up", "down"))
+        weights[f"{stem}experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
+        weights[f"{stem}experts.down_proj"] = down
+    return weights
 
 
 def make(output, name):

@@ -31,8 +31,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, LlamaConfig, MistralConfig, Qwen2Config,
-                          Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, GptOssConfig, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig,
+                          MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
 
 import tiny_hybrids
 from gguf_reference import load_model
@@ -64,6 +64,16 @@ def rope(kind, theta=10000.0, **keys):
 LLAMA3_ROPE = rope("llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=64)
 YARN_ROPE = {"max_position_embeddings": 160, **rope("yarn", factor=4.0, original_max_position_embeddings=40)}
+
+GPT_OSS = {
+    "vocab_size": 64, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 37,
+}
+GPT_OSS_ROPE = {
+    "max_position_embeddings": 320,
+    **rope("yarn", theta=150000.0, factor=8.0, original_max_position_embeddings=40, beta_fast=32.0, beta_slow=1.0,
+           truncate=False),
+}
 
 # name: (configuration class, keys over SMALL, stored dtype, other options)
 MODELS = {
@@ -116,13 +126,35 @@ MODELS = {
     }, "bf16", {}),
     "hunyuan_dense_mha": (HunYuanDenseV1Config, {"num_hidden_layers": 1}, "bf16", {}),
     "hunyuan_dense_gqa8_alpha": (HunYuanDenseV1Config, {
-        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True,
+        "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True,
         **rope("dynamic", alpha=1000.0, factor=1.0),
     }, "bf16", {}),
     "hunyuan_dense_gqa3_bias": (HunYuanDenseV1Config, {
-        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 48, "attention_bias": True,
+        "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 24, "attention_bias": True,
         **rope("dynamic", alpha=20.0, factor=1.0),
     }, "bf16", {"old_config": True}),
+    "hunyuan_moe_gqa2": (HunYuanMoEV1Config, {
+        "vocab_size": 64, "intermediate_size": 32, "num_experts": 4, "moe_topk": 2, "num_attention_heads": 4,
+        "head_dim": 16, "tie_word_embeddings": True, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "bf16", {"old_config": True, "n_tokens": N_LONG_TOKENS}),
+    "hunyuan_moe_topk_list": (HunYuanMoEV1Config, {
+        "intermediate_size": 16, "num_experts": 6, "moe_topk": [1, 3], "num_key_value_heads": 1, "head_dim": 32,
+        "attention_bias": True, "vocab_size": 64,
+    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
+    "hunyuan_moe_gqa8": (HunYuanMoEV1Config, {
+        "hidden_size": 96, "intermediate_size": 16, "num_experts": 5, "moe_topk": 5, "num_attention_heads": 8,
+        "num_key_value_heads": 1, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": 64,
+    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
+    "gpt_oss_gqa2": (GptOssConfig, {**GPT_OSS, **GPT_OSS_ROPE}, "bf16", {"n_tokens": N_LONG_TOKENS, "old_config": True}),
+    "gpt_oss_gqa8": (GptOssConfig, {
+        **GPT_OSS, "intermediate_size": 12, "num_attention_heads": 8, "num_key_value_heads": 1,
+        "head_dim": 16, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 16,
+        "layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2, **rope("default", theta=150000.0),
+    }, "bf16", {"n_tokens": N_LONG_TOKENS}),
+    "gpt_oss_all_experts": (GptOssConfig, {
+        **GPT_OSS, "num_experts_per_tok": 4, "num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "head_dim": 32, "attention_bias": False, "intermediate_size": 12,
+    }, "f32", {"n_tokens": N_LONG_TOKENS}),
 }
 
 QWEN2_MIXTURE = {"head_dim": None, "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts_per_tok": 4,
@@ -216,15 +248,19 @@ def deviation(name, parameter, config):
     own = tiny_hybrids.deviation(name, parameter) if config.model_type in tiny_hybrids.TYPES else None
     if own:
         return own
-    if kind == "bias":
+    if kind == "bias" or kind.endswith("_bias"):
         return 0.0, 0.4
+    if kind == "sinks":
+        return 1.0, 2.0
+    if config.model_type == "gpt_oss" and parameter.dim() == 3:  # stored [experts, in, out]
+        return 0.0, 1.5 / math.sqrt(parameter.shape[-2])
     if module in ("q_norm", "k_norm", "query_layernorm", "key_layernorm"):
         return 1.4, 0.3
     if parameter.dim() == 1:
         return 1.0, 0.3
     if module == "embed_tokens":
         return 0.0, 2.5 / math.sqrt(config.hidden_size) if config.tie_word_embeddings else 1.0
-    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5, "gate": 2.0}.get(module, 1.0)
+    gain = {"q_proj": 1.5, "k_proj": 1.5, "lm_head": 2.5, "gate": 2.0, "router": 2.0, "wg": 2.0}.get(module, 1.0)
     return 0.0, gain / math.sqrt(parameter.shape[-1])
 
 
@@ -265,7 +301,7 @@ def routing_gap(model, tokens):
             gaps.append(float((best[:, -2] - best[:, -1]).min()))
 
     hooks = [module.register_forward_hook(measure)
-             for name, module in model.named_modules() if name.endswith("mlp.gate")]
+             for name, module in model.named_modules() if name.endswith(("mlp.gate", "mlp.router"))]
     logits_of(model, tokens)
     for hook in hooks:
         hook.remove()
@@ -347,15 +383,15 @@ def check_reload(folder, model, tokens):
 
 
 def write_old_config(path):
-    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan no
-    head_dim."""
+    """config.json as transformers 4 wrote it: rope_theta, rope_scaling, torch_dtype, no layer_types, and but for Hunyuan and
+    gpt-oss no head_dim."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {"type": kind, **parameters}
     config["torch_dtype"] = config.pop("dtype")
-    if not config["model_type"].startswith(("hunyuan", "qwen3_next")):  # whose files state it
+    if not config["model_type"].startswith(("hunyuan", "gpt_oss", "qwen3_next")):  # whose files state it
         config.pop("head_dim", None)
     types = config.pop("layer_types", [])
     if tiny_hybrids.LINEAR in types:
@@ -384,7 +420,7 @@ def make_checkpoint(output, name):
     if "mlx" in options:
         tiny_hybrids.round_norms(model)
     is_long = "experts" in options or name in tiny_hybrids.MODELS
-    n_tokens = N_LONG_TOKENS if is_long else N_TOKENS
+    n_tokens = options.get("n_tokens", N_LONG_TOKENS if is_long else N_TOKENS)
     tokens = decisive_tokens(name, n_tokens, model)
     if "mlx" in options:
         tiny_hybrids.write_mlx(folder, model)

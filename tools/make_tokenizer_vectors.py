@@ -37,6 +37,13 @@ O200K = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^" + "\r\n" + r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[" + "\r\n" + r"]*|\s*[" + "\r\n" + r"]+|\s+(?!\S)|\s+",
+)
+
 PROSE = [
     "The ferry left before dawn, and nobody on the quay could say who had untied it. It's the third time, she'd said; "
     "they'll blame us, we've no alibi, and I'm not going to lie. DON'T WAIT, IT'S LATE, WE'LL GO. Prices rose 12.5% in "
@@ -164,7 +171,7 @@ def byte_level(**options):
 def train(pre_tokenizer, normalizer, added, size, model=None):
     tokenizer = Tokenizer(model or models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
-    if normalizer:
+    if normalizer is not None:
         tokenizer.normalizer = normalizer
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
     tokenizer.train_from_iterator(PROSE + CODE, trainer)
@@ -225,6 +232,10 @@ def small_tokenizers():
     tree = json.loads(o200k.to_str())
     tree["model"]["merges"] = [" ".join(pair) for pair in tree["model"]["merges"]]
     yield "small_o200k", tree
+
+    steps = [isolated(pattern) for pattern in DEEPSEEK]
+    deepseek = train(pre_tokenizers.Sequence([*steps, byte_level()]), normalizers.Sequence([]), special + plain, 500)
+    yield "small_deepseek", json.loads(deepseek.to_str())
 
     smol = train(pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), None, special, 500)
     yield "small_smollm", json.loads(smol.to_str())

@@ -3,7 +3,7 @@
 The judge of csgl's tokenizer is the `tokenizers` package (0.23), and three versions of Unicode meet in it:
 
   * its regular expressions (\\p{L}, \\p{N}, \\s, ...) follow Unicode 16.0: taken from `unicodedata2`;
-  * the Digits pre-tokenizer follows Unicode 17.0, whose thirteen new numbers are listed below;
+  * the Digits pre-tokenizer follows Unicode 17.0, whose thirteen new numbers unicode.h adds;
   * its NFC follows Unicode 9.0. Normalization is stable: what a version knows never changes in a later one, so
     the characters that came later are treated as unassigned. They are listed below, too.
 
@@ -22,7 +22,7 @@ UNICODE_VERSION = "16.0.0"
 BLOCK = 128
 
 # Bits of a class; the same names stand in src/tokenizer/unicode.h.
-UPPER, LOWER, OTHER_LETTER, MARK, NUMBER, SPACE, NUMERIC, WORD = (1 << i for i in range(8))
+UPPER, LOWER, OTHER_LETTER, MARK, NUMBER, SPACE, SYMBOL, WORD = (1 << i for i in range(8))
 
 WHITE_SPACE = {*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 NUMBERS_OF_17 = {*range(0x11DE0, 0x11DEA), *range(0x16FF4, 0x16FF7)}
@@ -68,8 +68,8 @@ def class_of(code_point):
         bits |= NUMBER
     if code_point in WHITE_SPACE:
         bits |= SPACE
-    if category[0] == "N" or code_point in NUMBERS_OF_17:
-        bits |= NUMERIC
+    if category[0] in "PS":
+        bits |= SYMBOL
     if category[0] in "LM" or category in ("Nd", "Nl", "Pc") or code_point in JOINERS | ALPHABETIC_SYMBOLS:
         bits |= WORD
     return bits
@@ -149,7 +149,7 @@ def check_classes(failures):
     from tokenizers import Regex, pre_tokenizers
 
     everything = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    judges = {r"[\p{Lu}\p{Lt}]": UPPER, r"\p{Ll}": LOWER, r"[\p{Lm}\p{Lo}]": OTHER_LETTER, r"\p{M}": MARK, r"\p{N}": NUMBER, r"\s": SPACE}
+    judges = {r"[\p{Lu}\p{Lt}]": UPPER, r"\p{Ll}": LOWER, r"[\p{Lm}\p{Lo}]": OTHER_LETTER, r"\p{M}": MARK, r"\p{N}": NUMBER, r"\s": SPACE, r"[\p{P}\p{S}]": SYMBOL}
     splitters = [(pre_tokenizers.Split(Regex(p), "removed"), bit, p) for p, bit in judges.items()]
     for splitter, bit, name in splitters:
         for start in range(0, len(everything), 4096):
@@ -159,7 +159,7 @@ def check_classes(failures):
     digits = pre_tokenizers.Digits(individual_digits=True)
     for c in everything:
         alone = len(digits.pre_tokenize_str("a" + chr(c))) == 2
-        if alone != bool(class_of(c) & NUMERIC):
+        if alone != bool(class_of(c) & NUMBER or c in NUMBERS_OF_17):
             failures.append(f"Digits at U+{c:04X}")
 
 

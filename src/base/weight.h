@@ -80,6 +80,12 @@ struct weight {
      * i + rope_head_dim/2: GGUF's llama order for interleaved RoPE. weight_row_* undo it. */
     int32_t rope_head_dim;
     struct weight_levels levels; /* of AFFINE, E2M1 and E4M3 */
+    /* Column c is multiplied with input order[c]; NULL: with input c. Known once it is unpacked. */
+    bool has_order;
+    const int32_t *order;
+    /* The shape is right, but not yet what pointers lead to: checkpoint_unpack. */
+    bool is_packed;
+    void *unpacked; /* the memory that this took; checkpoint_release frees it */
 };
 
 /* One row of a quantized weight, taken apart. Arrays are the caller's: codes[cols], the others

@@ -214,6 +214,9 @@ static enum status write_rope(struct writer *w, struct error *error)
     }
     if (gguf_string_is(type, "yarn"))
         write_attention_factor(w);
+    /* GGUF has no key for it, and of its architectures this one alone does not round. */
+    if (strcmp(str_z(&w->architecture), "gpt-oss") == 0)
+        write_bool(w, "truncate", false);
     str_append_char(w->out, '}');
     return OK;
 }

@@ -16,7 +16,7 @@ static const struct name_row global_names[] = {
     {"output.weight", "lm_head.weight"},
 };
 
-/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias". */
+/* Behind "blk.N." and "model.layers.N.", in front of ".weight" or ".bias", or with it. */
 static const struct name_row layer_names[] = {
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
@@ -29,6 +29,8 @@ static const struct name_row layer_names[] = {
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"post_attention_norm", "post_attention_layernorm"},
     {"ffn_gate_inp", "mlp.gate"},
     {"ffn_gate_exps", "mlp.experts.gate_proj"},
     {"ffn_up_exps", "mlp.experts.up_proj"},
@@ -96,11 +98,12 @@ void gguf_huggingface_name(struct str *out, const char *name)
     }
     const char *dot = module ? strchr(module, '.') : NULL;
     for (size_t i = 0; dot && i < sizeof layer_names / sizeof layer_names[0]; i++) {
-        size_t len = (size_t)(dot - module);
-        if (strlen(layer_names[i].gguf) == len && memcmp(layer_names[i].gguf, module, len) == 0) {
+        size_t len = strlen(layer_names[i].gguf);
+        bool is_same = strncmp(layer_names[i].gguf, module, len) == 0;
+        if (is_same && (module + len == dot || !module[len])) {
             write_layer(out, name, module);
             str_append_z(out, layer_names[i].huggingface);
-            str_append_z(out, dot);
+            str_append_z(out, module + len);
             return;
         }
     }

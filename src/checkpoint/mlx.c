@@ -181,6 +181,20 @@ enum status mlx_weight(const struct mlx_quantization *quantization, const char *
     return OK;
 }
 
+/* Routers are small and their rounding changes the choice of experts: they stay floats. */
+static bool is_router(const struct tensor *tensor)
+{
+    static const char *const suffixes[] = {".mlp.gate.weight", ".mlp.gate.wg.weight",
+                                           ".mlp.router.weight", ".shared_expert_gate.weight"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t len = strlen(suffixes[i]);
+        found |= tensor->name_len > len &&
+                 strcmp(tensor->name + tensor->name_len - len, suffixes[i]) == 0;
+    }
+    return found;
+}
+
 bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out)
 {
     static const enum weight_level_type types[] = {
@@ -189,8 +203,9 @@ bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, stru
     size_t suffix_len = sizeof suffix - 1;
     bool is_module = tensor->name_len > suffix_len &&
                      strcmp(tensor->name + tensor->name_len - suffix_len, suffix) == 0;
-    if (!is_module || tensor->rows < 2 || tensor->n_dims > 2 || tensor->cols % format->group ||
-        tensor->encoding < WEIGHT_F32 || tensor->encoding > WEIGHT_BF16)
+    if (!is_module || is_router(tensor) || tensor->rows < 2 || tensor->n_dims > 2 ||
+        tensor->cols % format->group || tensor->encoding < WEIGHT_F32 ||
+        tensor->encoding > WEIGHT_BF16)
         return false;
     enum weight_encoding source = (enum weight_encoding)tensor->encoding;
     *out = (struct weight){.encoding = WEIGHT_AFFINE,

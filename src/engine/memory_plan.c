@@ -168,7 +168,7 @@ void memory_plan_print(const struct memory_plan *p)
         (double)p->weights * mib, (double)p->kv * mib, dtype_name(p->layout.dtype),
         (int)p->context_length, (double)p->workspace * mib);
     if (p->n_states > 0)
-        log_info("memory: recurrent states and their snapshots %.0f MiB (%s, %d slots of %.1f MiB)",
+        log_info("memory: recurrent states and their snapshots %.1f MiB (%s, %d slots of %.2f MiB)",
                  (double)p->states * mib, dtype_name(p->state_layout.dtype), (int)p->n_states,
                  (double)p->states / (double)p->n_states * mib);
 }

@@ -7,8 +7,10 @@
 
 struct attention_layer {
     struct linear_layer qkv;      /* parts q, k, v or q, gate, k, v; columns, by whole heads */
+    bool shares_kv;               /* qkv has q alone; pages hold another layer's keys and values */
     struct linear_layer o;        /* rows */
     struct tensor q_norm, k_norm; /* [1, D]; buffer NULL: none */
+    struct tensor sinks;          /* [1, n_heads]; buffer NULL: none */
     float eps;
     bool norm_plus_one;          /* the file holds w - 1 */
     bool norm_last;              /* q and k are rotated first, then normed */

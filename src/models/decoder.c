@@ -32,15 +32,22 @@ static struct decoder_model *decoder_of(struct model *model)
     return (struct decoder_model *)(void *)model;
 }
 
+/* Whether layer i has keys and values of its own. */
+static bool has_kv(const struct decoder_config *c, int32_t i)
+{
+    return c->kv_share <= 1 || i % c->kv_share == 0;
+}
+
 /* Full layers form the first group, sliding ones the second; a group without layers does not exist.
- */
+ * Layers without keys and values of their own have no pages. */
 static void make_groups(struct decoder_model *m)
 {
     const struct decoder_config *c = &m->config;
-    int32_t n_sliding = 0;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        n_sliding += c->is_sliding[i];
-    int32_t n_full = c->n_layers - n_sliding - c->delta.n_layers;
+    int32_t n_sliding = 0, n_full = 0;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        n_sliding += c->is_sliding[i] && has_kv(c, i);
+        n_full += !c->is_sliding[i] && !c->is_linear[i] && has_kv(c, i);
+    }
     struct model *model = &m->model;
     if (n_full)
         model->kv_groups[model->n_kv_groups++] = (struct kv_group){.n_layers = n_full};
@@ -51,24 +58,29 @@ static void make_groups(struct decoder_model *m)
         m->layers[i].attention.group = c->is_linear[i] ? -1 : c->is_sliding[i] && n_full ? 1 : 0;
 }
 
+/* The mixture of layer i. */
+static struct moe_config moe_of(const struct decoder_config *c, int32_t i)
+{
+    struct moe_config moe = c->moe;
+    const struct moe_sizes *own = &c->moe_sizes[i];
+    moe.n_experts = own->n_experts ? own->n_experts : moe.n_experts;
+    moe.top_k = own->top_k ? own->top_k : moe.top_k;
+    moe.intermediate = own->intermediate ? own->intermediate : moe.intermediate;
+    if (own->shared_intermediate)
+        moe.shared_intermediate = own->shared_intermediate;
+    return moe;
+}
+
 /* The widest intermediate of a dense block, of the whole model: of dense layers and of shared
  * experts. */
 static int32_t mlp_width(const struct decoder_config *c)
 {
     int32_t width = 0;
     for (int32_t i = 0; i < c->n_layers; i++) {
-        int32_t n = c->is_sparse[i] ? c->moe.shared_intermediate : c->intermediate;
+        int32_t n = c->is_sparse[i] ? moe_of(c, i).shared_intermediate : c->intermediate;
         width = n > width ? n : width;
     }
     return width;
-}
-
-static bool has_sparse_layers(const struct decoder_config *c)
-{
-    bool found = false;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        found |= c->is_sparse[i];
-    return found;
 }
 
 static enum status check_shape(const struct decoder_config *c, const struct comm *comm,
@@ -76,13 +88,19 @@ static enum status check_shape(const struct decoder_config *c, const struct comm
 {
     int n = comm->n_ranks;
     bool kv_fits = c->n_kv_heads % n == 0 || n % c->n_kv_heads == 0;
-    for (int32_t i = 0; i < c->n_layers; i++)
+    bool is_even = c->n_heads % n == 0 && kv_fits;
+    int32_t dense = c->intermediate, sparse = 0;
+    for (int32_t i = 0; i < c->n_layers && is_even; i++) {
         if (!c->is_sparse[i] && c->intermediate == 0)
             return error_set(error, ERROR_INVALID,
                              "the configuration lacks \"intermediate_size\", which layer %d needs",
                              (int)i);
-    int32_t dense = mlp_width(c), sparse = has_sparse_layers(c) ? c->moe.intermediate : 0;
-    if (c->n_heads % n || !kv_fits || dense % n || sparse % n)
+        struct moe_config moe = moe_of(c, i);
+        dense = c->is_sparse[i] ? moe.shared_intermediate : c->intermediate;
+        sparse = c->is_sparse[i] ? moe.intermediate : 0;
+        is_even = dense % n == 0 && sparse % n == 0;
+    }
+    if (!is_even)
         return error_set(
             error, ERROR_UNSUPPORTED,
             "%d query heads, %d key-value heads and intermediates of %d columns (%d of "
@@ -139,6 +157,61 @@ static struct name layer_name(int32_t layer, const char *suffix)
     return name;
 }
 
+/* Layers that share keys and values have norms of their own for them: there the shared keys are
+ * normed without weights, and the queries take the weights of both. */
+static enum status load_qk_norms(struct decoder_model *m, struct loader *l, int32_t i,
+                                 struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    struct attention_layer *a = &m->layers[i].attention;
+    int32_t d = c->head_dim;
+    const char *q = c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
+    const char *k = c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
+    enum status status = loader_vector(l, layer_name(i, q).text, d, &a->q_norm, error);
+    if (status == OK)
+        status = loader_vector(l, layer_name(i, k).text, d, &a->k_norm, error);
+    if (status != OK || c->kv_share <= 1 || l->is_counting)
+        return status;
+    float *of_q = tensor_at(&a->q_norm, 0), *of_k = tensor_at(&a->k_norm, 0);
+    for (int32_t at = 0; at < d; at++) {
+        of_q[at] *= of_k[at];
+        of_k[at] = 1;
+    }
+    return OK;
+}
+
+/* One a query head: this rank's part. */
+static enum status load_sinks(struct decoder_model *m, struct loader *l, int32_t i,
+                              struct error *error)
+{
+    struct attention_layer *a = &m->layers[i].attention;
+    int32_t n = m->config.n_heads, first, count;
+    enum status status =
+        loader_vector(l, layer_name(i, "self_attn.sinks").text, n, &a->sinks, error);
+    loader_share(l->comm, n, 1, &first, &count);
+    a->sinks = tensor_cols(a->sinks, first, count);
+    return status;
+}
+
+/* Hunyuan's older files: for each key-value head the rows of its query heads, its keys, its values.
+ */
+static enum status load_fused_qkv(struct decoder_model *m, struct loader *l, int32_t i,
+                                  struct error *error)
+{
+    const struct decoder_config *c = &m->config;
+    int32_t d = c->head_dim, q_out = c->n_heads * d, kv_out = c->n_kv_heads * d;
+    int32_t group = c->n_heads / c->n_kv_heads * d, all = q_out + 2 * kv_out;
+    struct name name = layer_name(i, "self_attn.qkv_proj");
+    struct linear_part parts[] = {{name.text, q_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d},
+                                  {name.text, kv_out, c->hidden, c->has_qkv_bias, d}};
+    struct stored_rows stored[] = {{all, {0, group, group + 2 * d}},
+                                   {all, {group, d, group + 2 * d}},
+                                   {all, {group + d, d, group + 2 * d}}};
+    return loader_linear_rows(l, parts, stored, 3, SHARD_COLUMNS, &m->layers[i].attention.qkv,
+                              error);
+}
+
 static enum status load_attention(struct decoder_model *m, struct loader *l, int32_t i,
                                   struct error *error)
 {
@@ -157,19 +230,20 @@ static enum status load_attention(struct decoder_model *m, struct loader *l, int
                                    {kv_out, {0, 0, 0}},
                                    {kv_out, {0, 0, 0}}};
     struct linear_part out = {o.text, c->hidden, q_out, c->has_o_bias, d};
-    enum status status = c->has_gate
-                             ? loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error)
-                             : loader_linear(l, qkv + 1, 3, SHARD_COLUMNS, &a->qkv, error);
+    a->shares_kv = !has_kv(c, i);
+    enum status status;
+    if (loader_is_fused(l, q.text, layer_name(i, "self_attn.qkv_proj").text))
+        status = load_fused_qkv(m, l, i, error);
+    else if (c->has_gate)
+        status = loader_linear_rows(l, qkv, stored, 4, SHARD_COLUMNS, &a->qkv, error);
+    else
+        status = loader_linear(l, qkv + 1, a->shares_kv ? 1 : 3, SHARD_COLUMNS, &a->qkv, error);
     if (status == OK)
         status = loader_linear(l, &out, 1, SHARD_ROWS, &a->o, error);
-    const char *q_norm =
-        c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
-    const char *k_norm =
-        c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
     if (status == OK && c->has_qk_norm)
-        status = loader_vector(l, layer_name(i, q_norm).text, d, &a->q_norm, error);
-    if (status == OK && c->has_qk_norm)
-        status = loader_vector(l, layer_name(i, k_norm).text, d, &a->k_norm, error);
+        status = load_qk_norms(m, l, i, error);
+    if (status == OK && c->has_sinks)
+        status = load_sinks(m, l, i, error);
     a->eps = c->eps;
     a->norm_last = c->norm_last;
     a->norm_plus_one = m->norm_plus_one;
@@ -200,7 +274,8 @@ static enum status load_layer(struct decoder_model *m, struct loader *l, int32_t
                      : load_attention(m, l, i, error);
     if (status != OK)
         return status;
-    return c->is_sparse[i] ? moe_load(l, mlp.text, c->hidden, &c->moe, &layer->moe, error)
+    struct moe_config moe = moe_of(c, i);
+    return c->is_sparse[i] ? moe_load(l, mlp.text, c->hidden, &moe, &layer->moe, error)
                            : mlp_load(l, mlp.text, c->hidden, c->intermediate, c->has_mlp_bias,
                                       &layer->mlp, error);
 }
@@ -284,8 +359,11 @@ void decoder_bind_pages(struct model *model, int32_t group, int32_t layer, struc
 {
     struct decoder_model *m = decoder_of(model);
     for (int32_t i = 0; i < m->config.n_layers; i++)
-        if (m->layers[i].attention.group == group && layer-- == 0)
-            m->layers[i].attention.pages = pages;
+        if (m->layers[i].attention.group == group) {
+            layer -= has_kv(&m->config, i);
+            if (layer == -1)
+                m->layers[i].attention.pages = pages;
+        }
 }
 
 void decoder_bind_states(struct model *model, int32_t layer, struct state_slots slots)
@@ -327,11 +405,23 @@ static int32_t mlp_cols(const struct decoder_model *m)
     return mlp_width(&m->config) / m->model.n_ranks;
 }
 
-/* Nothing where no layer is sparse. */
+/* The widest of all sparse layers; nothing where there is none. */
 static struct moe_shape moe_shape(const struct decoder_model *m)
 {
     const struct decoder_config *c = &m->config;
-    return has_sparse_layers(c) ? moe_shape_of(&c->moe, c->hidden) : (struct moe_shape){0};
+    struct moe_shape widest = {0};
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        struct moe_config moe = moe_of(c, i);
+        struct moe_shape shape = moe_shape_of(&moe, c->hidden);
+        if (!c->is_sparse[i])
+            continue;
+        if (widest.n_experts > shape.n_experts)
+            shape.n_experts = widest.n_experts;
+        shape.top_k = shape.top_k > widest.top_k ? shape.top_k : widest.top_k;
+        shape.has_shared |= widest.has_shared;
+        widest = shape;
+    }
+    return widest;
 }
 
 size_t decoder_scratch_bytes(const struct model *model, int32_t max_rows, int32_t max_want)

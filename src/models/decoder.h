@@ -30,9 +30,17 @@ struct decoder_config {
     struct rope_config rope;
     struct moe_config moe; /* of the sparse layers */
     bool is_sparse[DECODER_MAX_LAYERS];
+    struct moe_sizes moe_sizes[DECODER_MAX_LAYERS]; /* where layers differ */
     struct delta_net_config delta; /* of the linear layers, which delta.n_layers counts */
     bool is_linear[DECODER_MAX_LAYERS];
+    bool has_sinks;
+    /* > 1: of so many layers in a row the first one's keys and values serve all (Hunyuan's CLA). */
+    int32_t kv_share;
 };
+
+/* `layer_types`: full_attention and sliding_attention, one a layer. */
+enum status decoder_read_layer_types(const struct json *types, struct decoder_config *out,
+                                     struct error *error);
 
 /* Fills the keys that all these families spell alike, with the defaults that they share. */
 enum status decoder_config_read(const struct json *config, struct decoder_config *out,

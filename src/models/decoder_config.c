@@ -69,8 +69,8 @@ enum status decoder_config_read(const struct json *config, struct decoder_config
     return rope_config_read(&c->rope, config, c->head_dim, error);
 }
 
-static enum status read_layer_types(const struct json *types, struct decoder_config *c,
-                                    struct error *error)
+enum status decoder_read_layer_types(const struct json *types, struct decoder_config *c,
+                                     struct error *error)
 {
     if (types->type != JT_ARRAY || types->n != (size_t)c->n_layers)
         return error_set(error, ERROR_INVALID,
@@ -94,7 +94,7 @@ enum status decoder_read_windows(const struct json *config, struct decoder_confi
     if (!json_bool(json_get(config, "use_sliding_window"), false))
         return OK;
     if (!json_is_null(types)) {
-        enum status status = read_layer_types(types, c, error);
+        enum status status = decoder_read_layer_types(types, c, error);
         if (status != OK)
             return status;
     } else {

@@ -78,15 +78,28 @@ struct moe_shape moe_shape_of(const struct moe_config *c, int32_t hidden)
                               .has_shared = c->shared_intermediate > 0};
 }
 
+/* Hunyuan's older files hold up and gate in one weight, in this order. */
+static enum status load_gate_up(struct loader *l, const char *prefix, int32_t hidden, int32_t n,
+                                bool has_bias, struct linear_layer *out, struct error *error)
+{
+    struct name gate = join(prefix, "gate_proj"), up = join(prefix, "up_proj");
+    struct name fused = join(prefix, "gate_and_up_proj");
+    struct linear_part parts[] = {{gate.text, n, hidden, has_bias, 0},
+                                  {up.text, n, hidden, has_bias, 0}};
+    struct stored_rows stored[] = {{2 * n, {n, 1, 1}}, {2 * n, {0, 1, 1}}};
+    if (!loader_is_fused(l, gate.text, fused.text))
+        return loader_linear(l, parts, 2, SHARD_COLUMNS, out, error);
+    parts[0].name = parts[1].name = fused.text;
+    return loader_linear_rows(l, parts, stored, 2, SHARD_COLUMNS, out, error);
+}
+
 enum status mlp_load(struct loader *l, const char *prefix, int32_t hidden, int32_t intermediate,
                      bool has_bias, struct mlp_layer *out, struct error *error)
 {
-    struct name gate = join(prefix, "gate_proj"), up = join(prefix, "up_proj"),
-                down = join(prefix, "down_proj");
-    struct linear_part gate_up[] = {{gate.text, intermediate, hidden, has_bias, 0},
-                                    {up.text, intermediate, hidden, has_bias, 0}};
+    struct name down = join(prefix, "down_proj");
     struct linear_part back = {down.text, hidden, intermediate, has_bias, 0};
-    enum status status = loader_linear(l, gate_up, 2, SHARD_COLUMNS, &out->gate_up, error);
+    enum status status =
+        load_gate_up(l, prefix, hidden, intermediate, has_bias, &out->gate_up, error);
     return status == OK ? loader_linear(l, &back, 1, SHARD_ROWS, &out->down, error) : status;
 }
 
@@ -110,7 +123,8 @@ enum status moe_load(struct loader *l, const char *prefix, int32_t hidden,
                                  .hidden = hidden,
                                  .intermediate = c->intermediate,
                                  .has_bias = c->has_bias,
-                                 .is_interleaved = c->is_interleaved};
+                                 .is_interleaved = c->is_interleaved,
+                                 .is_transposed = c->is_transposed};
     enum status status = loader_router(l, parts, out->has_shared_gate ? 2 : 1, &out->router, error);
     if (status == OK)
         status = loader_experts(l, prefix, &shape, &out->experts, error);

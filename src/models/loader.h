@@ -46,6 +46,9 @@ enum status loader_linear_rows(struct loader *loader, const struct linear_part *
                                const struct stored_rows *stored, int n_parts, enum shard shard,
                                struct linear_layer *out, struct error *error);
 
+/* Whether the file has FUSED.weight in the place of PART.weight. */
+bool loader_is_fused(const struct loader *loader, const char *part, const char *fused);
+
 /* Reads "NAME" into values [n]; nothing is read while counting. */
 enum status loader_read_vector(struct loader *loader, const char *name, int32_t n, float *values,
                                struct error *error);
@@ -60,12 +63,14 @@ struct expert_shape {
     int32_t n_experts, top_k, hidden, intermediate;
     bool has_bias;
     bool is_interleaved; /* in a stack of both, gate and up rows take turns */
+    bool is_transposed;  /* floats in transformers' stacks are [E, in, out] */
 };
 
 /* loader_experts.c: loads the experts at PREFIX, which are one of
- *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5
+ *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5, gpt-oss
  *   {experts,switch_mlp}.{gate,up,down}_proj.weight [E, out, in]       GGUF, MLX
- *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4 */
+ *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4
+ *   experts.N.gate_and_up_proj.weight [2I, H], up first, and down_proj  older Hunyuan */
 enum status loader_experts(struct loader *loader, const char *prefix,
                            const struct expert_shape *shape, struct experts **out,
                            struct error *error);

@@ -1,9 +1,12 @@
 /* The experts of a layer: found in whichever way the file holds them, handed to the device as views
- * of the file's own bytes. */
+ * of the file's own bytes, or of a copy where their matrices are stored transposed. */
 #include "models/loader.h"
+
+#include "base/size.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_NAME = 256 };
 
@@ -17,12 +20,15 @@ struct part_place {
     const char *weight_suffix, *bias_suffix;
     int64_t stride, offset;
     int32_t step;
+    const struct weight *turned; /* the stack when its file has it transposed, or NULL */
 };
 
 /* How a file holds experts. In a file of single experts the names depend on the expert. */
 struct expert_places {
     struct part_place parts[N_PARTS];
     bool is_single;
+    struct weight turned[2]; /* of gate and up, and of down */
+    uint8_t *turned_data[2]; /* owned, NULL while counting */
 };
 
 static int32_t part_rows(const struct expert_shape *shape, int part)
@@ -79,12 +85,95 @@ static bool place_stacked(const struct loader *l, const char *prefix, const char
     return has_weight(l, &parts[GATE]);
 }
 
+/* Does [rows, cols] -> [cols, rows] in tiles that stay in the cache. */
+static void transpose(const uint8_t *from, uint8_t *to, size_t rows, size_t cols, size_t element)
+{
+    enum { TILE = 32 };
+    for (size_t r0 = 0; r0 < rows; r0 += TILE)
+        for (size_t c0 = 0; c0 < cols; c0 += TILE)
+            for (size_t r = r0; r < rows && r < r0 + TILE; r++)
+                for (size_t c = c0; c < cols && c < c0 + TILE; c++)
+                    if (element == 2)
+                        memcpy(to + (c * rows + r) * 2, from + (r * cols + c) * 2, 2);
+                    else
+                        memcpy(to + (c * rows + r) * 4, from + (r * cols + c) * 4, 4);
+}
+
+/* The stack [E, in, out] of a part as [E, out, in]. */
+static enum status turn_stack(struct loader *l, const struct expert_shape *shape, int part,
+                              struct expert_places *places, struct error *error)
+{
+    const struct part_place *place = &places->parts[part];
+    struct weight *out = &places->turned[part == DOWN], w;
+    size_t n_in = (size_t)part_cols(shape, part), n_out = (size_t)place->stride, bytes;
+    enum status status =
+        loader_find(l, place->name, place->weight_suffix,
+                    shape->n_experts * (int64_t)part_cols(shape, part), place->stride, &w, error);
+    if (status != OK)
+        return status;
+    *out = w;
+    out->rows = shape->n_experts * place->stride;
+    out->cols = part_cols(shape, part);
+    out->data = NULL;
+    if (l->is_counting)
+        return OK;
+    size_t element = w.encoding == WEIGHT_F32 ? 4 : 2, n = (size_t)shape->n_experts;
+    if (!size_mul(n_in * n_out, element, &bytes) || !size_mul(bytes, n, &bytes))
+        return error_memory(error, SIZE_MAX);
+    uint8_t *data = malloc(bytes);
+    if (!data)
+        return error_memory(error, bytes);
+    places->turned_data[part == DOWN] = data;
+    for (size_t e = 0; e < n; e++)
+        transpose(w.data + e * n_in * n_out * element, data + e * n_in * n_out * element, n_in,
+                  n_out, element);
+    checkpoint_release(l->checkpoint, &w);
+    out->data = data;
+    return OK;
+}
+
+/* Turns the stacks if they are floats and the family stores those so. */
+static enum status turn_stacks(struct loader *l, const struct expert_shape *shape,
+                               struct expert_places *places, struct error *error)
+{
+    struct part_place *parts = places->parts;
+    struct weight w;
+    char full[MAX_NAME];
+    snprintf(full, sizeof full, "%s%s", parts[GATE].name, parts[GATE].weight_suffix);
+    if (!shape->is_transposed || *parts[GATE].weight_suffix ||
+        checkpoint_weight(l->checkpoint, full, &w, NULL) != OK || !weight_is_float(&w))
+        return OK;
+    enum status status = turn_stack(l, shape, GATE, places, error);
+    if (status == OK)
+        status = turn_stack(l, shape, DOWN, places, error);
+    parts[GATE].turned = parts[UP].turned = &places->turned[0];
+    parts[DOWN].turned = &places->turned[1];
+    return status;
+}
+
 static void place_experts(const struct loader *l, const char *prefix,
                           const struct expert_shape *shape, struct expert_places *out)
 {
     out->is_single = !place_fused(l, prefix, shape, out->parts) &&
                      !place_stacked(l, prefix, "switch_mlp", shape, out->parts) &&
                      !place_stacked(l, prefix, "experts", shape, out->parts);
+}
+
+/* One expert of a file of single ones; its gate and up may lie in one weight, up first. */
+static void place_single(const struct loader *l, const char *prefix,
+                         const struct expert_shape *shape, int32_t e, struct part_place *parts)
+{
+    char stem[64];
+    snprintf(stem, sizeof stem, "experts.%d", (int)e);
+    if (place_stacked(l, prefix, stem, shape, parts))
+        return;
+    struct part_place fused = parts[UP];
+    name_part(&fused, prefix, stem, "gate_and_up_proj");
+    if (!has_weight(l, &fused))
+        return;
+    fused.stride = 2 * (int64_t)shape->intermediate;
+    parts[GATE] = parts[UP] = fused;
+    parts[GATE].offset = shape->intermediate;
 }
 
 /* Fills the slice of this rank, and the part's biases [rows] from its file's order. */
@@ -94,8 +183,12 @@ static enum status slice_expert_part(struct loader *l, const struct expert_shape
                                      float *scratch, struct error *error)
 {
     int32_t rows = part_rows(shape, part), cols = part_cols(shape, part), first = 0, n;
-    enum status status = loader_find(l, place->name, place->weight_suffix,
-                                     n_stacked * place->stride, cols, &out->weight, error);
+    enum status status = OK;
+    if (place->turned)
+        out->weight = *place->turned;
+    else
+        status = loader_find(l, place->name, place->weight_suffix, n_stacked * place->stride, cols,
+                             &out->weight, error);
     if (status != OK)
         return status;
     loader_share(l->comm, shape->intermediate, 1, &first, &n);
@@ -127,24 +220,24 @@ static enum status slice_expert_part(struct loader *l, const struct expert_shape
 
 /* All slices of all experts; `biases` is [E, 2I + H] and a row of scratch, or NULL. */
 static enum status slice_experts(struct loader *l, const char *prefix,
-                                 const struct expert_shape *shape, struct expert_slices *out,
-                                 float *biases, struct error *error)
+                                 const struct expert_shape *shape, struct expert_places *places,
+                                 struct expert_slices *out, float *biases, struct error *error)
 {
-    struct expert_places places;
     int64_t per_expert = 2 * (int64_t)shape->intermediate + shape->hidden;
     float *scratch = biases ? biases + shape->n_experts * per_expert : NULL;
-    place_experts(l, prefix, shape, &places);
+    place_experts(l, prefix, shape, places);
+    enum status status = turn_stacks(l, shape, places, error);
+    if (status != OK)
+        return status;
     for (int32_t e = 0; e < shape->n_experts; e++) {
         struct weight_slice *slices[N_PARTS] = {&out[e].gate, &out[e].up, &out[e].down};
-        char single[64];
-        snprintf(single, sizeof single, "experts.%d", (int)e);
-        if (places.is_single)
-            (void)place_stacked(l, prefix, single, shape, places.parts);
+        if (places->is_single)
+            place_single(l, prefix, shape, e, places->parts);
         for (int i = 0; i < N_PARTS; i++) {
             float *bias = biases ? biases + e * per_expert + i * shape->intermediate : NULL;
-            enum status status = slice_expert_part(
-                l, shape, &places.parts[i], i, places.is_single ? 1 : shape->n_experts,
-                places.is_single ? 0 : e, slices[i], bias, scratch, error);
+            status = slice_expert_part(l, shape, &places->parts[i], i,
+                                       places->is_single ? 1 : shape->n_experts,
+                                       places->is_single ? 0 : e, slices[i], bias, scratch, error);
             if (status != OK)
                 return status;
         }
@@ -170,6 +263,7 @@ enum status loader_experts(struct loader *l, const char *prefix, const struct ex
     size_t n = (size_t)shape->n_experts;
     size_t row = (size_t)(2 * (int64_t)shape->intermediate + shape->hidden);
     struct expert_slices *slices = calloc(n, sizeof *slices);
+    struct expert_places places = {0};
     float *biases = NULL;
     enum status status = slices ? OK : error_memory(error, n * sizeof *slices);
     *out = NULL;
@@ -179,7 +273,7 @@ enum status loader_experts(struct loader *l, const char *prefix, const struct ex
             status = error_memory(error, (n + 1) * row * sizeof *biases);
     }
     if (status == OK)
-        status = slice_experts(l, prefix, shape, slices, biases, error);
+        status = slice_experts(l, prefix, shape, &places, slices, biases, error);
     if (status != OK)
         goto out;
     l->bytes += l->device->table->experts_bytes(l->device, slices, shape->n_experts);
@@ -189,9 +283,11 @@ enum status loader_experts(struct loader *l, const char *prefix, const struct ex
                                             l->max_rows, out, error);
     if (status == OK)
         status = loader_keep_experts(l, *out, error);
-    if (status == OK)
-        release(l, slices, shape->n_experts);
 out:
+    if (slices && !l->is_counting)
+        release(l, slices, shape->n_experts);
+    free(places.turned_data[0]);
+    free(places.turned_data[1]);
     free(biases);
     free(slices);
     return status;

@@ -8,11 +8,12 @@
 extern const struct model_family llama_family, qwen2_family, qwen3_family, hunyuan_dense_family;
 extern const struct model_family qwen2_moe_family, qwen3_moe_family;
 extern const struct model_family qwen3_next_family, qwen3_5_family, qwen3_5_moe_family;
+extern const struct model_family gpt_oss_family, hunyuan_moe_family;
 
 static const struct model_family *const families[] = {
-    &llama_family,         &qwen2_family,     &qwen3_family,
-    &hunyuan_dense_family, &qwen2_moe_family, &qwen3_moe_family,
-    &qwen3_next_family,    &qwen3_5_family,   &qwen3_5_moe_family};
+    &llama_family,       &qwen2_family,     &qwen3_family,      &hunyuan_dense_family,
+    &qwen2_moe_family,   &qwen3_moe_family, &qwen3_next_family, &qwen3_5_family,
+    &qwen3_5_moe_family, &gpt_oss_family,   &hunyuan_moe_family};
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
 static const struct model_family *find_family(const char *model_type)

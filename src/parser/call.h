@@ -1,5 +1,6 @@
-/* The two ways in which tool calls are written inside text: a JSON object, and XML-like tags. Both
- * are machines that are fed the text behind the opening tag and report a call while it comes. */
+/* The ways in which tool calls are written inside text: a JSON object, XML-like tags, and
+ * DeepSeek's marks. All are machines that are fed the text behind the opening tag and report a call
+ * while it comes. */
 #ifndef CSGL_PARSER_CALL_H
 #define CSGL_PARSER_CALL_H
 
@@ -26,7 +27,8 @@ struct call_input {
 struct call_json {
     const struct json *tools;
     struct prose *content; /* is told where calls are */
-    bool is_bare;          /* no tags around it: the name must be one of the tools */
+    const char *close_tag; /* NULL: no tags around it, and the name must be one of the tools */
+    bool is_list;          /* the objects may be the items of an array */
     bool needs_raw;        /* what is being read is not reported, its text may yet be content */
     size_t raw;            /* how many bytes of such text have been used, opening tag included */
     bool has_name, has_arguments, has_unknown, is_begun, is_valid;
@@ -38,7 +40,7 @@ struct call_json {
 
 /* `tag_len`: bytes of the opening tag before the text that is fed. */
 void call_json_start(struct call_json *call, const struct json *tools, struct prose *content,
-                     bool is_bare, size_t tag_len);
+                     const char *close_tag, bool is_list, size_t tag_len);
 enum call_progress call_json_feed(struct call_json *call, struct emitter *e,
                                   const struct call_input *in, size_t *used);
 size_t call_json_held(const struct call_json *call);
@@ -69,5 +71,25 @@ enum call_progress call_xml_feed(struct call_xml *call, struct emitter *e,
                                  const struct call_input *in, size_t *used);
 size_t call_xml_held(const struct call_xml *call);
 void call_xml_done(struct call_xml *call);
+
+/* Calls with a separator behind "function" or the name, as call_deepseek.c describes them. */
+struct call_deepseek {
+    struct prose *content;
+    bool needs_raw, is_begun;
+    size_t raw; /* as in call_json */
+    unsigned char state;
+    bool is_whole;  /* the arguments' object has ended */
+    size_t n_ended; /* calls of this list */
+    struct json_scan scan;
+    struct str name;
+};
+
+/* `is_single`: a call without a list around it, whose own mark was the opening tag. */
+void call_deepseek_start(struct call_deepseek *call, struct prose *content, bool is_single,
+                         size_t tag_len);
+enum call_progress call_deepseek_feed(struct call_deepseek *call, struct emitter *e,
+                                      const struct call_input *in, size_t *used);
+size_t call_deepseek_held(const struct call_deepseek *call);
+void call_deepseek_done(struct call_deepseek *call);
 
 #endif

@@ -21,8 +21,6 @@ enum state {
 
 enum member { MEMBER_OTHER, MEMBER_NAME, MEMBER_ARGUMENTS };
 
-static const char close_tag[] = "</tool_call>";
-
 static void reset(struct call_json *c)
 {
     c->has_name = c->has_arguments = c->has_unknown = c->is_begun = c->is_valid = false;
@@ -35,11 +33,12 @@ static void reset(struct call_json *c)
 }
 
 void call_json_start(struct call_json *c, const struct json *tools, struct prose *content,
-                     bool is_bare, size_t tag_len)
+                     const char *close_tag, bool is_list, size_t tag_len)
 {
     c->tools = tools;
     c->content = content;
-    c->is_bare = is_bare;
+    c->close_tag = close_tag;
+    c->is_list = is_list;
     reset(c);
     c->raw = tag_len;
 }
@@ -116,7 +115,7 @@ static bool name_done(struct call_json *c, struct emitter *e)
 {
     if (!decode_token(c, &c->name) || !c->name.len)
         return false;
-    if (c->is_bare && !tool_find(c->tools, str_z(&c->name), c->name.len))
+    if (!c->close_tag && !tool_find(c->tools, str_z(&c->name), c->name.len))
         return false;
     c->has_name = true;
     if (c->has_arguments)
@@ -189,6 +188,8 @@ static bool frame_byte(struct call_json *c, struct emitter *e, char byte, bool *
         return true;
     switch (c->state) {
     case START:
+        if (c->is_list && byte == '[')
+            return true;
         c->state = KEY_OR_END;
         return byte == '{';
     case KEY_OR_END:
@@ -248,7 +249,8 @@ static enum scan_result scanned(struct call_json *c, struct emitter *e, const ch
     return result;
 }
 
-/* Behind a complete object: more objects, surplus braces, or the end. */
+/* Behind a complete object: more objects, surplus braces, what parts and ends a list, or the end.
+ */
 static enum call_progress closed(struct call_json *c, const struct call_input *in, size_t *at)
 {
     size_t blanks = blank_prefix(in->text + *at, in->len - *at);
@@ -260,16 +262,17 @@ static enum call_progress closed(struct call_json *c, const struct call_input *i
         reset(c);
         return CALL_MORE;
     }
-    if (byte == (c->is_bare ? ';' : '}')) {
+    if (byte == (c->close_tag ? '}' : ';') || (c->is_list && (byte == ',' || byte == ']'))) {
         ++*at;
         return CALL_MORE;
     }
-    if (!c->is_bare) {
-        enum marker_match match = marker_at(in->text + *at, in->len - *at, close_tag, in->is_end);
+    if (c->close_tag) {
+        enum marker_match match =
+            marker_at(in->text + *at, in->len - *at, c->close_tag, in->is_end);
         if (match == MARKER_MAYBE)
             return CALL_MORE;
         if (match == MARKER_YES)
-            *at += strlen(close_tag);
+            *at += strlen(c->close_tag);
     }
     return CALL_DONE;
 }
@@ -277,14 +280,13 @@ static enum call_progress closed(struct call_json *c, const struct call_input *i
 static enum call_progress broken(struct call_json *c, struct emitter *e,
                                  const struct call_input *in, size_t *at)
 {
-    static const char *const tags[] = {close_tag};
     struct marker_hit hit =
-        marker_find(in->text + *at, in->len - *at, tags, c->is_bare ? 0 : 1, in->is_end);
+        marker_find(in->text + *at, in->len - *at, &c->close_tag, c->close_tag ? 1 : 0, in->is_end);
     emit_arguments(e, in->text + *at, hit.at);
     *at += hit.at;
     if (hit.which < 0)
         return CALL_MORE;
-    *at += strlen(close_tag);
+    *at += strlen(c->close_tag);
     c->is_valid = false;
     end(c, e);
     return CALL_DONE;
@@ -298,13 +300,13 @@ static enum call_progress misfit(struct call_json *c, struct emitter *e,
     if (c->is_begun && c->has_arguments) {
         enum marker_match match =
             c->state != AFTER && c->state != KEY_START ? MARKER_NO
-            : c->is_bare                               ? MARKER_NO
-                         : marker_at(in->text + *at, in->len - *at, close_tag, in->is_end);
+            : !c->close_tag                            ? MARKER_NO
+                            : marker_at(in->text + *at, in->len - *at, c->close_tag, in->is_end);
         if (match == MARKER_MAYBE)
             return CALL_MORE;
         end(c, e);
         if (match == MARKER_YES) {
-            *at += strlen(close_tag);
+            *at += strlen(c->close_tag);
             return CALL_DONE;
         }
         return CALL_REST;

@@ -8,20 +8,21 @@ struct named {
     int value;
 };
 
-static const struct named reasonings[] = {
-    {"auto", PARSER_REASONING_AUTO},       {"none", PARSER_REASONING_NONE},
-    {"qwen3", PARSER_REASONING_QWEN3},     {"deepseek-r1", PARSER_REASONING_DEEPSEEK_R1},
-    {"gpt-oss", PARSER_REASONING_GPT_OSS}, {NULL, 0}};
+static const struct named reasonings[] = {{"auto", PARSER_REASONING_AUTO},
+                                          {"none", PARSER_REASONING_NONE},
+                                          {"qwen3", PARSER_REASONING_QWEN3},
+                                          {"deepseek-r1", PARSER_REASONING_DEEPSEEK_R1},
+                                          {"hunyuan", PARSER_REASONING_HUNYUAN},
+                                          {"gpt-oss", PARSER_REASONING_GPT_OSS},
+                                          {NULL, 0}};
 
-static const struct named tool_formats[] = {{"auto", PARSER_TOOLS_AUTO},
-                                            {"none", PARSER_TOOLS_NONE},
-                                            {"qwen25", PARSER_TOOLS_QWEN25},
-                                            {"qwen", PARSER_TOOLS_QWEN25},
-                                            {"hermes", PARSER_TOOLS_QWEN25},
-                                            {"qwen3_coder", PARSER_TOOLS_QWEN3_CODER},
-                                            {"llama3", PARSER_TOOLS_LLAMA3},
-                                            {"gpt-oss", PARSER_TOOLS_GPT_OSS},
-                                            {NULL, 0}};
+static const struct named tool_formats[] = {
+    {"auto", PARSER_TOOLS_AUTO},           {"none", PARSER_TOOLS_NONE},
+    {"qwen25", PARSER_TOOLS_QWEN25},       {"qwen", PARSER_TOOLS_QWEN25},
+    {"hermes", PARSER_TOOLS_QWEN25},       {"qwen3_coder", PARSER_TOOLS_QWEN3_CODER},
+    {"llama3", PARSER_TOOLS_LLAMA3},       {"hunyuan", PARSER_TOOLS_HUNYUAN},
+    {"deepseekv3", PARSER_TOOLS_DEEPSEEK}, {"deepseekv31", PARSER_TOOLS_DEEPSEEK},
+    {"gpt-oss", PARSER_TOOLS_GPT_OSS},     {NULL, 0}};
 
 static bool is_same_name(const char *a, const char *b)
 {
@@ -86,6 +87,10 @@ static enum parser_tools tools_of(const char *t)
             return PARSER_TOOLS_QWEN25;
         return PARSER_TOOLS_NONE;
     }
+    if (strstr(t, "<｜tool▁calls▁begin｜>"))
+        return PARSER_TOOLS_DEEPSEEK;
+    if (strstr(t, "<tool_calls>"))
+        return PARSER_TOOLS_HUNYUAN;
     if (strstr(t, "{\"name\": function name, \"parameters\":") ||
         (strstr(t, "<|python_tag|>") && strstr(t, "\"parameters\"")))
         return PARSER_TOOLS_LLAMA3;
@@ -97,7 +102,9 @@ static enum parser_reasoning reasoning_of(const char *t)
     if (strstr(t, "<|channel|>") && strstr(t, "<|message|>"))
         return PARSER_REASONING_GPT_OSS;
     /* Whether the model starts inside reasoning is seen in each prompt. */
-    return strstr(t, "</think>") ? PARSER_REASONING_QWEN3 : PARSER_REASONING_NONE;
+    if (strstr(t, "</think>"))
+        return strstr(t, "<answer>") ? PARSER_REASONING_HUNYUAN : PARSER_REASONING_QWEN3;
+    return PARSER_REASONING_NONE;
 }
 
 void parser_choose(struct parser_config *config, const char *chat_template)

@@ -27,7 +27,7 @@ struct format {
     void (*free)(void *state);
 };
 
-extern const struct format format_tagged;   /* <think> tags with JSON, XML or bare JSON calls */
+extern const struct format format_tagged;   /* <think> tags with calls of call.h */
 extern const struct format format_harmony;  /* gpt-oss */
 extern const struct format format_template; /* response_template */
 extern const struct format format_schema;   /* response_schema */

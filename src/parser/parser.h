@@ -34,6 +34,7 @@ enum parser_reasoning {
     PARSER_REASONING_NONE,
     PARSER_REASONING_QWEN3,       /* <think>...</think>, open if the prompt leaves it open */
     PARSER_REASONING_DEEPSEEK_R1, /* the same, and open unless the prompt has closed it */
+    PARSER_REASONING_HUNYUAN,     /* as QWEN3, and <answer>...</answer> around the content */
     PARSER_REASONING_GPT_OSS      /* harmony channels */
 };
 
@@ -45,6 +46,8 @@ enum parser_tools {
     PARSER_TOOLS_QWEN3_CODER, /* <tool_call><function=NAME><parameter=KEY>..., also Qwen3.5 to 3.8
                                */
     PARSER_TOOLS_LLAMA3,      /* {"name", "parameters"} as the whole message */
+    PARSER_TOOLS_HUNYUAN,     /* <tool_calls>[{"name", "arguments"}, ...]</tool_calls> */
+    PARSER_TOOLS_DEEPSEEK,    /* V3, R1 and V3.1: name and arguments between marks */
     PARSER_TOOLS_GPT_OSS      /* harmony: a recipient functions.NAME */
 };
 
@@ -61,8 +64,9 @@ struct parser_config {
 
 enum { PARSER_MAX_HELD_BYTES = 64 << 20 };
 
-/* The names of --reasoning-parser (auto, none, qwen3, deepseek-r1, gpt-oss) and --tool-call-parser
- * (auto, none, qwen25, qwen, hermes, qwen3_coder, llama3, gpt-oss); '-' and '_' are the same.
+/* The names of --reasoning-parser (auto, none, qwen3, deepseek-r1, hunyuan, gpt-oss) and
+ * --tool-call-parser (auto, none, qwen25, qwen, hermes, qwen3_coder, llama3, hunyuan, deepseekv3,
+ * deepseekv31, gpt-oss); '-' and '_' are the same.
  * ERROR_INVALID lists them. */
 enum status parser_reasoning_named(const char *name, enum parser_reasoning *out,
                                    struct error *error);

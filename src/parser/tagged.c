@@ -1,5 +1,5 @@
-/* Text with tags: <think> around reasoning, <tool_call> around calls, or a bare JSON object that is
- * the whole message. Without any of them the text passes through as it is. */
+/* Text with tags: <think> around reasoning, <answer> around content, tags around calls, or a bare
+ * JSON object that is the whole message. Without any of them the text passes through as it is. */
 #include "parser/call.h"
 #include "parser/format.h"
 
@@ -7,13 +7,21 @@
 #include <string.h>
 
 static const char think_open[] = "<think>", think_close[] = "</think>";
-static const char call_open[] = "<tool_call>", function_open[] = "<function=";
-static const char python_tag[] = "<|python_tag|>";
+static const char answer_open[] = "<answer>", answer_close[] = "</answer>";
+static const char call_open[] = "<tool_call>", call_close[] = "</tool_call>";
+static const char list_open[] = "<tool_calls>", list_close[] = "</tool_calls>";
+static const char function_open[] = "<function=", python_tag[] = "<|python_tag|>";
+static const char marked_list_open[] = "<｜tool▁calls▁begin｜>";
+static const char marked_call_open[] = "<｜tool▁call▁begin｜>";
 
-enum place { IN_CONTENT, IN_REASONING, IN_JSON, IN_XML };
+enum place { IN_CONTENT, IN_REASONING, IN_JSON, IN_XML, IN_DEEPSEEK };
+enum { MAX_TAGS = 3 };
 
 struct tagged {
-    bool is_thinking; /* think tags count */
+    bool is_thinking;           /* think tags count */
+    bool is_answer;             /* answer tags do, too */
+    const char *tags[MAX_TAGS]; /* that count inside content; those that begin calls first */
+    int n_tags, n_call_tags;
     enum parser_tools tools_format;
     const struct json *tools;
     bool keep_control;
@@ -25,6 +33,7 @@ struct tagged {
     size_t read;     /* what lies before has been read by the call machine, >= from */
     struct call_json json;
     struct call_xml xml;
+    struct call_deepseek deepseek;
 };
 
 /* The last occurrence of `tag` in `text`: its offset + 1, or 0. */
@@ -64,7 +73,27 @@ static void tagged_free(void *state)
     str_done(&t->held);
     call_json_done(&t->json);
     call_xml_done(&t->xml);
+    call_deepseek_done(&t->deepseek);
     free(t);
+}
+
+static void choose_tags(struct tagged *t)
+{
+    if (t->tools_format == PARSER_TOOLS_QWEN25 || t->tools_format == PARSER_TOOLS_QWEN3_CODER)
+        t->tags[t->n_tags++] = call_open;
+    if (t->tools_format == PARSER_TOOLS_QWEN3_CODER)
+        t->tags[t->n_tags++] = function_open;
+    if (t->tools_format == PARSER_TOOLS_LLAMA3)
+        t->tags[t->n_tags++] = python_tag;
+    if (t->tools_format == PARSER_TOOLS_HUNYUAN)
+        t->tags[t->n_tags++] = list_open;
+    if (t->tools_format == PARSER_TOOLS_DEEPSEEK) {
+        t->tags[t->n_tags++] = marked_list_open;
+        t->tags[t->n_tags++] = marked_call_open;
+    }
+    t->n_call_tags = t->n_tags;
+    if (t->is_answer)
+        t->tags[t->n_tags++] = answer_close;
 }
 
 static enum status tagged_make(const struct format_setup *setup, struct emitter *e, void **state,
@@ -75,11 +104,13 @@ static enum status tagged_make(const struct format_setup *setup, struct emitter 
     if (!t)
         return error_memory(error, sizeof *t);
     *state = t;
-    t->is_thinking = setup->config->reasoning == PARSER_REASONING_QWEN3 ||
+    t->is_answer = setup->config->reasoning == PARSER_REASONING_HUNYUAN;
+    t->is_thinking = t->is_answer || setup->config->reasoning == PARSER_REASONING_QWEN3 ||
                      setup->config->reasoning == PARSER_REASONING_DEEPSEEK_R1;
     t->tools_format = setup->tools ? setup->config->tools : PARSER_TOOLS_NONE;
     if (t->tools_format == PARSER_TOOLS_AUTO)
         t->tools_format = PARSER_TOOLS_NONE;
+    choose_tags(t);
     t->tools = setup->tools;
     t->keep_control = setup->config->keep_control_tokens;
     t->max_bytes = setup->max_bytes;
@@ -88,15 +119,21 @@ static enum status tagged_make(const struct format_setup *setup, struct emitter 
     return OK;
 }
 
-/* Begins reading a call whose opening tag of `tag` bytes lies at `from`. */
-static void start_call(struct tagged *t, size_t tag, bool is_bare, bool is_named)
+/* Begins reading a call whose opening tag (NULL: none) lies at `from`. */
+static void start_call(struct tagged *t, const char *tag)
 {
-    t->read = t->from + tag;
+    size_t len = tag ? strlen(tag) : 0;
+    t->read = t->from + len;
     if (t->tools_format == PARSER_TOOLS_QWEN3_CODER) {
-        call_xml_start(&t->xml, t->tools, &t->content, is_named, tag);
+        call_xml_start(&t->xml, t->tools, &t->content, tag == function_open, len);
         t->place = IN_XML;
+    } else if (t->tools_format == PARSER_TOOLS_DEEPSEEK) {
+        call_deepseek_start(&t->deepseek, &t->content, tag == marked_call_open, len);
+        t->place = IN_DEEPSEEK;
     } else {
-        call_json_start(&t->json, t->tools, &t->content, is_bare, tag);
+        bool is_list = tag == list_open;
+        const char *close = is_list ? list_close : tag == call_open ? call_close : NULL;
+        call_json_start(&t->json, t->tools, &t->content, close, is_list, len);
         t->place = IN_JSON;
     }
 }
@@ -150,8 +187,17 @@ static enum marker_match read_start(struct tagged *t, const char *text, size_t l
             return MARKER_YES;
         }
     }
+    if (t->is_answer) {
+        enum marker_match open = marker_at(text, len, answer_open, is_end);
+        if (open == MARKER_YES) {
+            t->from += strlen(answer_open);
+            t->content.skip_lines = true;
+        }
+        if (open != MARKER_NO)
+            return open;
+    }
     if (t->tools_format == PARSER_TOOLS_LLAMA3 && *text == '{') {
-        start_call(t, 0, true, false);
+        start_call(t, NULL);
         return MARKER_YES;
     }
     return MARKER_NO;
@@ -168,35 +214,28 @@ static bool read_content(struct tagged *t, struct emitter *e, bool is_end)
         if (start != MARKER_NO)
             return start == MARKER_YES;
     }
-    static const char *const json_tags[] = {call_open};
-    static const char *const xml_tags[] = {call_open, function_open};
-    static const char *const llama_tags[] = {python_tag};
-    const char *const *tags = json_tags;
-    int n_tags = t->tools_format == PARSER_TOOLS_NONE ? 0 : 1;
-    if (t->tools_format == PARSER_TOOLS_QWEN3_CODER) {
-        tags = xml_tags;
-        n_tags = 2;
-    } else if (t->tools_format == PARSER_TOOLS_LLAMA3) {
-        tags = llama_tags;
-    }
     struct marker_hit hit =
-        marker_find(str_z(&t->held) + t->from, t->held.len - t->from, tags, n_tags, is_end);
+        marker_find(str_z(&t->held) + t->from, t->held.len - t->from, t->tags, t->n_tags, is_end);
     take(t, e, &t->content, hit.at);
     if (hit.which < 0)
         return false;
-    start_call(t, strlen(tags[hit.which]), tags == llama_tags, hit.which == 1);
+    if (hit.which < t->n_call_tags) {
+        start_call(t, t->tags[hit.which]);
+    } else {
+        t->from += strlen(answer_close);
+        prose_at_call(&t->content); /* the blanks around this tag are formatting as well */
+    }
     return true;
 }
 
 /* Text of a failed call: its first byte is content whatever follows, so that reading goes on. */
 static void give_back(struct tagged *t, struct emitter *e)
 {
-    static const char *const tags[] = {call_open, function_open, python_tag};
     size_t n = t->from < t->held.len ? 1 : 0;
-    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
-        if (marker_at(str_z(&t->held) + t->from, t->held.len - t->from, tags[i], true) ==
+    for (int i = 0; i < t->n_call_tags; i++)
+        if (marker_at(str_z(&t->held) + t->from, t->held.len - t->from, t->tags[i], true) ==
             MARKER_YES)
-            n = strlen(tags[i]);
+            n = strlen(t->tags[i]);
     take(t, e, &t->content, n);
 }
 
@@ -211,9 +250,12 @@ static bool read_call(struct tagged *t, struct emitter *e, bool is_end, enum par
     if (t->place == IN_JSON) {
         progress = call_json_feed(&t->json, e, &in, &used);
         raw = t->json.raw;
-    } else {
+    } else if (t->place == IN_XML) {
         progress = call_xml_feed(&t->xml, e, &in, &used);
         raw = t->xml.raw;
+    } else {
+        progress = call_deepseek_feed(&t->deepseek, e, &in, &used);
+        raw = t->deepseek.raw;
     }
     t->read += used;
     t->from = t->read - raw;
@@ -240,7 +282,8 @@ static enum status run(struct tagged *t, struct emitter *e, bool is_end, enum pa
         t->from = 0;
     }
     return format_check_held(t->held.len + t->reasoning.pending.len + t->content.pending.len +
-                                 call_json_held(&t->json) + call_xml_held(&t->xml),
+                                 call_json_held(&t->json) + call_xml_held(&t->xml) +
+                                 call_deepseek_held(&t->deepseek),
                              t->max_bytes, error);
 }
 
@@ -262,8 +305,20 @@ static enum status tagged_control(void *state, struct emitter *e, const char *te
                                   struct error *error)
 {
     struct tagged *t = state;
-    static const char *const known[] = {think_open, think_close, call_open, "</tool_call>",
-                                        python_tag};
+    static const char *const known[] = {think_open,
+                                        think_close,
+                                        answer_open,
+                                        answer_close,
+                                        call_open,
+                                        call_close,
+                                        list_open,
+                                        list_close,
+                                        python_tag,
+                                        marked_list_open,
+                                        "<｜tool▁calls▁end｜>",
+                                        marked_call_open,
+                                        "<｜tool▁sep｜>",
+                                        "<｜tool▁call▁end｜>"};
     bool is_known = t->keep_control;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known |= len == strlen(known[i]) && memcmp(text, known[i], len) == 0;

@@ -251,28 +251,41 @@ static void preempt(struct scheduler *s, struct request *r)
     s->figures.preemptions++;
 }
 
-/* The youngest request with a row that came after `r`, or `r` itself. */
+static bool is_in_batch(const struct scheduler *s, const struct request *r)
+{
+    for (int32_t i = 0; i < s->batch.n_sequences; i++)
+        if (s->batch_requests[i] == r)
+            return true;
+    return false;
+}
+
+/* The youngest request with a row that came after `r`, or `r` itself. A younger one that is in the
+ * batch already (a decoding row beside a prompt) cannot be taken out: NULL if there are only such.
+ */
 static struct request *choose_victim(const struct scheduler *s, struct request *r)
 {
+    bool has_younger = false;
     for (int32_t i = s->n_requests; i-- > 0;) {
         if (s->requests[i] == r)
             break;
-        if (s->requests[i]->row >= 0)
+        if (s->requests[i]->row >= 0 && !is_in_batch(s, s->requests[i]))
             return s->requests[i];
+        has_younger |= s->requests[i]->row >= 0;
     }
-    return r;
+    return has_younger ? NULL : r;
 }
 
 /* Adds n tokens of a row to the batch. When pages run out, younger rows give theirs, at last the
- * request itself. False if it is not in the batch. Rows are added oldest first, so a victim is
- * never already in it. */
+ * request itself. False if it is not in the batch; its turn comes when the younger rows of this
+ * step have ended or run out of pages themselves. */
 static bool add_to_batch(struct scheduler *s, struct request *r, int32_t n, enum batch_want want)
 {
     int32_t from = s->cache->length[r->row];
     while (batch_add(&s->batch, s->cache, r->row, r->tokens + from, n, want, NULL) != OK) {
         struct request *victim = choose_victim(s, r);
-        preempt(s, victim);
-        if (victim == r)
+        if (victim)
+            preempt(s, victim);
+        if (!victim || victim == r)
             return false;
     }
     s->batch_requests[s->batch.n_sequences - 1] = r;

@@ -127,10 +127,8 @@ static bool find_digit(const struct piece *piece, size_t from, size_t *start, si
     for (size_t at = from, bytes; at < piece->n; at += bytes) {
         unsigned char c = (unsigned char)piece->text[at];
         bytes = 1;
-        bool is_digit =
-            c < 0x80
-                ? c >= '0' && c <= '9'
-                : (unicode_class(utf8_decode(piece->text + at, &bytes)) & UNICODE_NUMERIC) != 0;
+        bool is_digit = c < 0x80 ? c >= '0' && c <= '9'
+                                 : unicode_is_numeric(utf8_decode(piece->text + at, &bytes));
         if (is_digit) {
             *start = at;
             *end = at + bytes;
@@ -154,6 +152,22 @@ static bool find_literal(const struct split_step *step, const struct piece *piec
     return true;
 }
 
+static bool find_rule(enum split_rule rule, const struct piece *piece, size_t from, size_t *start,
+                      size_t *end)
+{
+    for (size_t at = from, bytes; at < piece->n; at += bytes) {
+        const char *text = piece->text + at;
+        const char *after = split_rule_match(rule, text, piece->text + piece->n);
+        if (after) {
+            *start = at;
+            *end = (size_t)(after - piece->text);
+            return true;
+        }
+        utf8_decode(text, &bytes);
+    }
+    return false;
+}
+
 /* Finds the first match at or behind `from`. */
 static enum status find_match(const struct run *run, const struct split_step *step,
                               const struct piece *piece, size_t from, bool *found, size_t *start,
@@ -161,13 +175,7 @@ static enum status find_match(const struct run *run, const struct split_step *st
 {
     switch (step->matcher) {
     case SPLIT_BY_RULE:
-        *found = from < piece->n;
-        if (*found) {
-            *start = from;
-            *end =
-                (size_t)(split_rule_match(step->rule, piece->text + from, piece->text + piece->n) -
-                         piece->text);
-        }
+        *found = find_rule(step->rule, piece, from, start, end);
         return OK;
     case SPLIT_BY_DIGITS:
         *found = find_digit(piece, from, start, end);
@@ -276,14 +284,15 @@ static enum status run_split(const struct run *run, size_t nth, const struct pie
 static enum status run_rule(const struct run *run, size_t nth, const struct piece *piece)
 {
     enum split_rule rule = run->pretokenizer->steps[nth].rule;
-    const char *at = piece->text, *end = piece->text + piece->n;
+    size_t at = 0, start, end;
     enum status status = OK;
-    while (status == OK && at < end) {
-        const char *next = split_rule_match(rule, at, end);
-        status = pass_on(run, nth, piece, (size_t)(at - piece->text), (size_t)(next - piece->text));
-        at = next;
+    while (status == OK && find_rule(rule, piece, at, &start, &end)) {
+        status = pass_on(run, nth, piece, at, start);
+        if (status == OK)
+            status = pass_on(run, nth, piece, start, end);
+        at = end;
     }
-    return status;
+    return status == OK ? pass_on(run, nth, piece, at, piece->n) : status;
 }
 
 /* Nothing behind this step keeps pieces beyond its call, so one buffer serves all of them. */

@@ -14,6 +14,11 @@ enum {
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SYMBOLS_AND_SPACES "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
+#define DEEPSEEK_WORDS(cr, lf)                                                                     \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
+    "|[^" cr lf "\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                                              \
+    "| ?[\\p{P}\\p{S}]+[" cr lf "]*|\\s*[" cr lf "]+|\\s+(?!\\S)|\\s+"
+
 static const struct {
     enum split_rule rule;
     const char *pattern;
@@ -32,6 +37,11 @@ static const struct {
      "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
      "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
      "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+    {SPLIT_RULE_DEEPSEEK_NUMBERS, "\\p{N}{1,3}"},
+    {SPLIT_RULE_DEEPSEEK_CJK, "[一-龥぀-ゟ゠-ヿ]+"},
+    /* Line breaks as themselves or spelled out. */
+    {SPLIT_RULE_DEEPSEEK_WORDS, DEEPSEEK_WORDS("\r", "\n")},
+    {SPLIT_RULE_DEEPSEEK_WORDS, DEEPSEEK_WORDS("\\r", "\\n")},
 };
 
 enum split_rule split_rule_of_pattern(const char *pattern, size_t len)
@@ -231,6 +241,53 @@ static const char *match_o200k(const char *at, const char *end)
     return run ? run : spaces(at, end, true);
 }
 
+static bool is_han_or_kana(uint32_t c)
+{
+    return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x30FF);
+}
+
+static const char *match_deepseek_cjk(const char *at, const char *end)
+{
+    const char *run = at;
+    for (size_t bytes; run < end && (unsigned char)*run >= 0x80; run += bytes)
+        if (!is_han_or_kana(utf8_decode(run, &bytes)))
+            break;
+    return run > at ? run : NULL;
+}
+
+static bool is_ascii_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static const char *match_deepseek_words(const char *at, const char *end)
+{
+    enum { WORD = LETTER | UNICODE_MARK };
+    size_t bytes;
+    unsigned kind = class_at(at, &bytes);
+    if (kind & WORD)
+        return run_of(at + bytes, end, WORD);
+    if (kind & UNICODE_SYMBOL) {
+        const char *run = at + 1;
+        while (bytes == 1 && run < end && is_ascii_letter(*run))
+            run++;
+        if (run > at + 1)
+            return run;
+    } else if (!is_newline(*at)) {
+        const char *word = run_of(at + bytes, end, WORD);
+        if (word > at + bytes)
+            return word;
+    }
+    const char *first = *at == ' ' ? at + 1 : at;
+    const char *run = run_of(first, end, UNICODE_SYMBOL);
+    if (run > first) {
+        while (run < end && is_newline(*run))
+            run++;
+        return run;
+    }
+    return kind & UNICODE_SPACE ? spaces(at, end, true) : NULL;
+}
+
 const char *split_rule_match(enum split_rule rule, const char *at, const char *end)
 {
     switch (rule) {
@@ -244,8 +301,16 @@ const char *split_rule_match(enum split_rule rule, const char *at, const char *e
         return match_word_rule(at, end, LETTER, 3);
     case SPLIT_RULE_O200K:
         return match_o200k(at, end);
+    case SPLIT_RULE_DEEPSEEK_NUMBERS: {
+        const char *run = numbers(at, end, 3);
+        return run > at ? run : NULL;
+    }
+    case SPLIT_RULE_DEEPSEEK_CJK:
+        return match_deepseek_cjk(at, end);
+    case SPLIT_RULE_DEEPSEEK_WORDS:
+        return match_deepseek_words(at, end);
     case SPLIT_RULE_NONE:
         break;
     }
-    return end;
+    return NULL;
 }

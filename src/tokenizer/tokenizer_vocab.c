@@ -26,9 +26,12 @@ static const struct family {
     {"llama3", SPLIT_RULE_LLAMA3, false, false, true},
     {"llama-v3", SPLIT_RULE_LLAMA3, false, false, true},
     {"gpt-4o", SPLIT_RULE_O200K, false, false, true},
+    {"deepseek-v3", SPLIT_RULE_DEEPSEEK_WORDS, false, false, false},
+    {"hunyuan", SPLIT_RULE_QWEN2, false, true, false},
+    {"hunyuan-dense", SPLIT_RULE_DEEPSEEK_WORDS, false, false, false},
 };
 
-static enum status find_family(const struct tokenizer_vocab *vocab, const struct family **out,
+static enum status find_family(const struct vocab *vocab, const struct family **out,
                                struct error *error)
 {
     if (!vocab->model || strcmp(vocab->model, "gpt2") != 0)
@@ -45,7 +48,7 @@ static enum status find_family(const struct tokenizer_vocab *vocab, const struct
     }
     return error_set(error, ERROR_UNSUPPORTED,
                      "the GGUF pre-tokenizer \"%.60s\" is not supported; smollm, qwen2, qwen35, "
-                     "llama-bpe, gpt-4o and gpt-2 are",
+                     "llama-bpe, gpt-4o, deepseek-v3, hunyuan, hunyuan-dense and gpt-2 are",
                      pre);
 }
 
@@ -60,8 +63,7 @@ static enum status check_utf8(const char *text, const char *what, size_t nth, st
 }
 
 /* Added tokens may repeat the text of a token before them; only the others are the model's. */
-static enum status add_tokens(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                              struct error *error)
+static enum status add_tokens(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     if (vocab->n_tokens > MAX_GGUF_TOKENS)
         return error_set(error, ERROR_LIMIT, "the GGUF file has %zu tokens; the limit is %d",
@@ -85,8 +87,7 @@ static enum status add_tokens(struct tokenizer *t, const struct tokenizer_vocab 
     return status;
 }
 
-static enum status add_merges(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                              struct error *error)
+static enum status add_merges(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     struct str scratch = {0};
     enum status status = OK;
@@ -118,8 +119,7 @@ static enum status add_frame_id(int32_t id, int32_t *ids, size_t *n, const char 
     return OK;
 }
 
-static enum status fill(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                        struct error *error)
+static enum status fill(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     const struct family *family = NULL;
     enum status status = find_family(vocab, &family, error);
@@ -128,6 +128,10 @@ static enum status fill(struct tokenizer *t, const struct tokenizer_vocab *vocab
     t->is_nfc = family->nfc;
     if (family->digits)
         status = pretokenizer_add_digits(&t->pretokenizer, true, error);
+    if (status == OK && family->rule == SPLIT_RULE_DEEPSEEK_WORDS)
+        status = pretokenizer_add_rule(&t->pretokenizer, SPLIT_RULE_DEEPSEEK_NUMBERS, error);
+    if (status == OK && family->rule == SPLIT_RULE_DEEPSEEK_WORDS)
+        status = pretokenizer_add_rule(&t->pretokenizer, SPLIT_RULE_DEEPSEEK_CJK, error);
     if (status == OK)
         status = pretokenizer_add_rule(&t->pretokenizer, family->rule, error);
     if (status == OK)
@@ -145,7 +149,7 @@ static enum status fill(struct tokenizer *t, const struct tokenizer_vocab *vocab
     return status == OK ? tokenizer_finish(t, error) : status;
 }
 
-enum status tokenizer_load_vocab(const struct tokenizer_vocab *vocab, struct tokenizer **out,
+enum status tokenizer_load_vocab(const struct vocab *vocab, struct tokenizer **out,
                                  struct error *error)
 {
     *out = NULL;

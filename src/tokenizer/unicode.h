@@ -18,7 +18,7 @@ enum {
     UNICODE_MARK = 8,         /* M */
     UNICODE_NUMBER = 16,      /* N */
     UNICODE_SPACE = 32,       /* White_Space */
-    UNICODE_NUMERIC = 64,     /* N of the newer version that the Digits pre-tokenizer follows */
+    UNICODE_SYMBOL = 64,      /* P, S */
     UNICODE_WORD = 128,       /* \w: alphabetic, marks, digits, connectors, joiners */
     UNICODE_LETTER = UNICODE_UPPER | UNICODE_LOWER | UNICODE_OTHER_LETTER
 };
@@ -53,6 +53,13 @@ static inline unsigned unicode_class(uint32_t c)
     size_t block = unicode_class_index[c >> UNICODE_BLOCK_BITS];
     return unicode_class_blocks[block << UNICODE_BLOCK_BITS |
                                 (c & ((1u << UNICODE_BLOCK_BITS) - 1))];
+}
+
+/* N of Unicode 17, which the Digits pre-tokenizer follows: thirteen more than UNICODE_NUMBER. */
+static inline bool unicode_is_numeric(uint32_t c)
+{
+    return (unicode_class(c) & UNICODE_NUMBER) || (c >= 0x11DE0 && c < 0x11DEA) ||
+           (c >= 0x16FF4 && c < 0x16FF7);
 }
 
 static inline struct unicode_nfc_kind unicode_nfc_kind(uint32_t c)

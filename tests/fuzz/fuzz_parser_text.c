@@ -18,15 +18,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                         "<|channel|>analysis<|message|>"};
     static const enum parser_reasoning reasonings[] = {
         PARSER_REASONING_NONE, PARSER_REASONING_QWEN3, PARSER_REASONING_DEEPSEEK_R1,
-        PARSER_REASONING_NONE};
-    static const enum parser_tools formats[] = {PARSER_TOOLS_QWEN25, PARSER_TOOLS_QWEN3_CODER,
-                                                PARSER_TOOLS_LLAMA3, PARSER_TOOLS_GPT_OSS};
+        PARSER_REASONING_HUNYUAN};
+    static const enum parser_tools formats[] = {PARSER_TOOLS_QWEN25,  PARSER_TOOLS_QWEN3_CODER,
+                                                PARSER_TOOLS_LLAMA3,  PARSER_TOOLS_GPT_OSS,
+                                                PARSER_TOOLS_HUNYUAN, PARSER_TOOLS_DEEPSEEK,
+                                                PARSER_TOOLS_QWEN25,  PARSER_TOOLS_QWEN3_CODER};
     struct arena arena = {0};
     struct json tools;
     if (json_parse(&arena, tools_text, sizeof tools_text - 1, &tools, NULL) != OK)
         __builtin_trap();
     struct parser_config config = {.reasoning = reasonings[data[0] >> 2 & 3],
-                                   .tools = formats[data[0] & 3],
+                                   .tools = formats[(data[0] & 3) | (data[1] >> 3 & 4)],
                                    .keep_control_tokens = data[1] & 64,
                                    .max_held_bytes = 1 << 20};
     const char *tail = tails[data[0] >> 4 & 3];

@@ -34,15 +34,15 @@ static struct tokenizer *new_tokenizer(const char *pre)
         tokens[i] = extra[i - 256];
         types[i] = i == N_TOKENS - 2 ? 3 : i == N_TOKENS - 1 ? 4 : 1;
     }
-    struct tokenizer_vocab vocab = {.model = "gpt2",
-                                    .pre = pre,
-                                    .n_tokens = N_TOKENS,
-                                    .tokens = tokens,
-                                    .token_types = types,
-                                    .n_merges = sizeof merges / sizeof merges[0],
-                                    .merges = merges,
-                                    .bos_id = -1,
-                                    .eos_id = -1};
+    struct vocab vocab = {.model = "gpt2",
+                          .pre = pre,
+                          .n_tokens = N_TOKENS,
+                          .tokens = tokens,
+                          .token_types = types,
+                          .n_merges = sizeof merges / sizeof merges[0],
+                          .merges = merges,
+                          .bos_id = -1,
+                          .eos_id = -1};
     struct tokenizer *t;
     if (tokenizer_load_vocab(&vocab, &t, NULL) != OK)
         abort();

@@ -263,7 +263,8 @@ static void submit(struct world *w, struct live *l, uint64_t uid, int32_t max_to
                                 .marks = marks,
                                 .n_marks = n_marks,
                                 .params = sampling_params_default(),
-                                .max_tokens = max_tokens};
+                                .max_tokens = max_tokens,
+                                .submitted = 1e18}; /* smaller ones may always pass it */
     assert_int_equal(scheduler_submit(w->scheduler, &o, NULL), OK);
 }
 
@@ -318,15 +319,16 @@ static void submit_random(struct world *w, uint64_t uid, struct live *history)
 static void any_order_of_events_gives_every_request_its_answer(void **state)
 {
     (void)state;
-    for (int variant = 0; variant < 8; variant++) {
+    for (int round = 0; round < 24; round++) {
+        int variant = round % 8;
         int32_t n_states = variant < 2 ? 2 : variant < 4 ? MAX_RUNNING + 4 : MAX_STATES;
         struct world *w =
             new_world(variant & 1 ? POLICY_MIXED : POLICY_PREFILL_FIRST, variant < 6 ? 1 : 2,
                       CONTEXT / PAGE + (variant < 2 ? 1 : 20), n_states, variant & 1 ? 24 : 64);
         struct live history = {0};
         uint64_t uid = 0;
-        srand(29 + (unsigned)variant);
-        for (int i = 0; i < 8000; i++) {
+        srand(29 + (unsigned)round);
+        for (int i = 0; i < 5000; i++) {
             if (rand() % 4 == 0)
                 submit_random(w, ++uid, &history);
             if (rand() % 20 == 0 && uid > 0)
@@ -345,8 +347,10 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
                (unsigned long long)f.steps, (unsigned long long)f.preemptions,
                (unsigned long long)f.cached_tokens, (unsigned long long)k.snapshots,
                (unsigned long long)k.evicted_snapshots, (unsigned long long)k.copied_pages);
-        assert_true(f.cached_tokens > 1000 && k.evicted_snapshots > 100 && k.copied_pages > 10);
-        assert_true(variant < 2 || f.preemptions > 10);
+        /* With two slots there is one row at a time, and one snapshot. */
+        assert_true(k.evicted_snapshots > 100);
+        if (variant >= 2)
+            assert_true(f.cached_tokens > 1000 && k.copied_pages > 100 && f.preemptions > 10);
         kv_cache_flush(&w->cache);
         assert_int_equal(kv_cache_counts(&w->cache, 0).n_free, w->cache.groups[0].pool.n_pages);
         assert_int_equal(w->cache.states.n_free, n_states);
@@ -474,6 +478,25 @@ static void a_failed_step_leaves_no_state_behind(void **state)
     end_world(w);
 }
 
+/* The second request waits for the first to end while the third, younger and smaller, passes it;
+ * then its prompt needs the pages of the third, which is in each step before it. */
+static void a_prompt_never_takes_the_row_of_a_younger_one_in_its_step(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_MIXED, 1, CONTEXT / PAGE + 1, 40, 16);
+    const int32_t lengths[] = {40, 380, 3}, answers[] = {3, 10, 100};
+    for (int32_t i = 0; i < 3; i++) {
+        struct live *l = find_live(w, 0);
+        *l = (struct live){0};
+        add_tokens(l, lengths[i], 50 + i);
+        submit(w, l, (uint64_t)i + 1, answers[i], NULL, 0);
+    }
+    run_to_end(w);
+    assert_int_equal(w->n_finished, 3);
+    assert_true(scheduler_figures(w->scheduler).preemptions > 0);
+    end_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +508,7 @@ int main(void)
         cmocka_unit_test(a_prefix_in_flight_is_computed_once),
         cmocka_unit_test(a_cancelled_answer_is_continued),
         cmocka_unit_test(a_failed_step_leaves_no_state_behind),
+        cmocka_unit_test(a_prompt_never_takes_the_row_of_a_younger_one_in_its_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

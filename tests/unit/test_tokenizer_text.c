@@ -152,6 +152,11 @@ static const struct {
      LEADS UPPERS "*" LOWERS "+" CONTRACTIONS "?|" LEADS UPPERS "+" LOWERS "*" CONTRACTIONS
                   "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|"
                   "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+    {SPLIT_RULE_DEEPSEEK_NUMBERS, "\\p{N}{1,3}"},
+    {SPLIT_RULE_DEEPSEEK_CJK, "[一-龥぀-ゟ゠-ヿ]+"},
+    {SPLIT_RULE_DEEPSEEK_WORDS,
+     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?"
+     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
 };
 
 static void check_split(enum split_rule rule, struct split_regex *regex,
@@ -162,11 +167,18 @@ static void check_split(enum split_rule rule, struct split_regex *regex,
         bool found;
         assert_int_equal(
             split_regex_find(regex, scratch, text, n, at, &found, &start, &end, &error), OK);
-        assert_true(found && start == at && end > at);
-        size_t mine = (size_t)(split_rule_match(rule, text + at, text + n) - text);
-        if (mine != end)
+        for (size_t bytes; at < (found ? start : n); at += bytes) {
+            assert_null(split_rule_match(rule, text + at, text + n));
+            utf8_decode(text + at, &bytes);
+        }
+        if (!found)
+            return;
+        assert_true(end > at);
+        const char *mine = split_rule_match(rule, text + at, text + n);
+        if (mine != text + end)
             fail_msg("rule %d takes \"%.*s\" of \"%s\", its pattern \"%.*s\"", (int)rule,
-                     (int)(mine - at), text + at, text, (int)(end - at), text + at);
+                     (int)(mine ? mine - text - (ptrdiff_t)at : 0), text + at, text,
+                     (int)(end - at), text + at);
     }
 }
 

@@ -245,6 +245,12 @@ static void merges_as_strings_and_the_o200k_pattern(void **state)
     check_small("small_o200k");
 }
 
+static void the_three_patterns_of_deepseek(void **state)
+{
+    (void)state;
+    check_small("small_deepseek");
+}
+
 static void single_digits_and_the_gpt2_pattern(void **state)
 {
     (void)state;
@@ -313,7 +319,7 @@ static void smollm2(void **state)
     (void)state;
     const char *path = getenv("CSGL_TEST_MODEL");
     struct checkpoint *checkpoint;
-    struct checkpoint_vocab v;
+    struct vocab v;
     struct tokenizer *t;
     struct error error = {0};
     if (!path || !file_exists(path)) {
@@ -323,17 +329,7 @@ static void smollm2(void **state)
     if (checkpoint_open(&checkpoint, path, &error) != OK ||
         checkpoint_vocab(checkpoint, &v, &error) != OK)
         fail_msg("%s", error.message);
-    struct tokenizer_vocab vocab = {.model = v.model,
-                                    .pre = v.pre,
-                                    .n_tokens = (size_t)v.n_tokens,
-                                    .tokens = v.tokens,
-                                    .token_types = v.token_types,
-                                    .n_merges = (size_t)v.n_merges,
-                                    .merges = v.merges,
-                                    .bos_id = v.bos_id,
-                                    .eos_id = v.eos_id,
-                                    .add_bos = v.add_bos};
-    if (tokenizer_load_vocab(&vocab, &t, &error) != OK)
+    if (tokenizer_load_vocab(&v, &t, &error) != OK)
         fail_msg("%s", error.message);
     check_tokenizer(t, "smollm2");
     tokenizer_free(t);
@@ -353,6 +349,7 @@ int main(void)
         cmocka_unit_test(the_qwen35_pattern),
         cmocka_unit_test(ignored_merges_and_a_template),
         cmocka_unit_test(merges_as_strings_and_the_o200k_pattern),
+        cmocka_unit_test(the_three_patterns_of_deepseek),
         cmocka_unit_test(single_digits_and_the_gpt2_pattern),
         cmocka_unit_test(unknown_bytes_and_every_split_behavior),
         cmocka_unit_test(fused_unknown_bytes),

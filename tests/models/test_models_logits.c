@@ -318,7 +318,9 @@ static double rounding_error(const struct model_case *c, const float *a, const f
 static void check_int8(const struct model_case *c)
 {
     static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
-                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides"};
+                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides",
+                                            "gptq_",  "awq_",      "ct_",        "modelopt_",
+                                            "fp8_"};
     bool is_quantized = false;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
         is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;

@@ -387,10 +387,8 @@ static void check_lookups(struct device *twin, struct device *device, uint64_t *
     uint16_t values[VOCABULARY * COLS];
     for (int i = 0; i < VOCABULARY * COLS; i++)
         values[i] = bf16_from_f32(random_float(state));
-    struct weight weight = {.encoding = WEIGHT_BF16,
-                            .rows = VOCABULARY,
-                            .cols = COLS,
-                            .data = (const uint8_t *)values};
+    struct weight weight = {
+        .encoding = WEIGHT_BF16, .rows = VOCABULARY, .cols = COLS, .data = (const uint8_t *)values};
     struct embedding *table;
     struct error error;
     assert_int_equal(device->table->embedding_load(device, &weight, &table, &error), OK);

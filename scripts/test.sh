@@ -3,8 +3,8 @@
 #   release  gcc or the system's compiler, all tests
 #   asan     clang with AddressSanitizer and UBSan: unit, ops, tiny models, command line, API
 #   tsan     clang with ThreadSanitizer: thread pool, messages, scheduler, server
-#   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels, and
-#            operations on a processor of the base level; arm-quick: operations of rows and linears only
+#   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels,
+#            operations on a processor of the base level, the command line; arm-quick: linears only
 # Ends with "N passed, N failed" over all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -63,10 +63,23 @@ run_build() {
     cmake --preset "$build" >/dev/null
     cmake --build "build/$build"
     run_ctest "$build" -E "$leave_out"
-    if [ $# -gt 0 ]; then
-        CSGL_BINARY="$PWD/build/$build/csgl" $python -m pytest -q -rs "$@" 2>&1 | tee "$log"
-        count_pytest "$log"
-    fi
+    [ $# = 0 ] || run_pytest "$PWD/build/$build/csgl" "$@"
+}
+
+# Counts what pytest says of the tests, run with the given csgl.
+run_pytest() {
+    local binary=$1
+    shift
+    CSGL_BINARY=$binary $python -m pytest -q -rs "$@" 2>&1 | tee "$log"
+    count_pytest "$log"
+}
+
+# End-to-end tests of the arm64 csgl.
+run_emulated() {
+    local binary="$PWD/build/arm/csgl-emulated"
+    printf '#!/bin/sh\nexec qemu-aarch64 -L "%s" "%s" "$@"\n' "$PWD/build/arm-sysroot" "$PWD/build/arm/csgl" >"$binary"
+    chmod +x "$binary"
+    run_pytest "$binary" "$@"
 }
 
 # The emulated processor, and the tests to build and run on it.
@@ -91,10 +104,11 @@ for build in "${builds[@]}"; do
     asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
     arm)
-        run_arm max "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
+        run_arm max csgl "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
+        run_emulated tests/e2e/test_cli.py -k 'version or sentence'
         run_arm cortex-a72 "${operations[@]}"
         ;;
-    arm-quick) run_arm max test_rows test_linear ;;
+    arm-quick) run_arm max test_linear ;;
     *)
         echo "csgl: no build named $build; there are release, debug, asan, tsan, arm and arm-quick" >&2
         exit 2

@@ -136,7 +136,8 @@ uint64_t weight_levels_bytes(const struct weight *w);
 const uint8_t *weight_row_data(const struct weight *w, int64_t row);
 
 /* Columns [col, col + cols) of output row `row`, as a weight of one row that borrows the same
- * bytes. They begin on a block and end on one or with the row, or lie inside one group. */
+ * bytes. They begin on a block and end on one or with the row, or lie inside one group. Of a weight
+ * without data, whose bytes are only counted, it has the shape. */
 struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols);
 
 /* A copy of one row in one run of bytes, levels and all: its size, its making, and the weight of

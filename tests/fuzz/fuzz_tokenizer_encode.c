@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_FAMILIES = 6, N_TOKENS = 256 + 8, MAX_TEXT = 1 << 16 };
+enum { N_FAMILIES = 7, N_TOKENS = 256 + 8, MAX_TEXT = 1 << 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -94,8 +94,8 @@ static void check(const struct tokenizer *t, bool is_nfc, const char *text, size
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static const char *const families[N_FAMILIES] = {"smollm", "qwen2",  "qwen35",
-                                                     "llama3", "gpt-4o", "gpt-2"};
+    static const char *const families[N_FAMILIES] = {"smollm", "qwen2", "qwen35",     "llama3",
+                                                     "gpt-4o", "gpt-2", "deepseek-v3"};
     static struct tokenizer *tokenizers[N_FAMILIES];
     if (bytes < 1 || bytes > MAX_TEXT)
         return 0;

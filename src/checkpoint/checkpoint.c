@@ -450,6 +450,12 @@ enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t grou
                              "%s is quantized already (%.200s is %s); give the checkpoint that it "
                              "was made from",
                              c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
+    for (size_t i = 0; i < c->tensors.n; i++)
+        if (mlx_is_fused_stack(&c->tensors.items[i]))
+            return error_set(error, ERROR_UNSUPPORTED,
+                             "%s has its experts' gate and up fused (%.200s), which this version "
+                             "does not quantize; use a checkpoint that is quantized already",
+                             c->path, c->tensors.items[i].name);
     c->made = format;
     return OK;
 }

@@ -119,12 +119,42 @@ static void contradictions_are_refused_with_a_sentence(void **unused)
     }
 }
 
+static void quantizing_leaves_routers_and_refuses_fused_stacks(void **unused)
+{
+    (void)unused;
+    struct checkpoint *c;
+    struct error error = {0};
+    struct weight w;
+    const char *single = SOURCE_DIR "/tests/models/qwen2_moe_top4";
+    assert_int_equal(checkpoint_open(&c, single, &error), OK);
+    assert_int_equal(checkpoint_quantize(c, 4, 32, &error), OK);
+    assert_int_equal(checkpoint_weight(c, "model.layers.0.mlp.gate.weight", &w, &error), OK);
+    assert_true(weight_is_float(&w));
+    assert_int_equal(
+        checkpoint_weight(c, "model.layers.0.mlp.experts.6.up_proj.weight", &w, &error), OK);
+    assert_false(weight_is_float(&w));
+    checkpoint_free(c);
+    const char *stacks = SOURCE_DIR "/tests/models/qwen3_moe_top10";
+    assert_int_equal(checkpoint_open(&c, stacks, &error), OK);
+    assert_int_equal(checkpoint_quantize(c, 4, 32, &error), OK);
+    assert_int_equal(
+        checkpoint_weight(c, "model.layers.0.mlp.switch_mlp.up_proj.weight", &w, &error), OK);
+    assert_false(weight_is_float(&w));
+    checkpoint_free(c);
+    const char *fused = SOURCE_DIR "/tests/models/qwen2_moe_top1_tied";
+    assert_int_equal(checkpoint_open(&c, fused, &error), OK);
+    assert_int_equal(checkpoint_quantize(c, 4, 32, &error), ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "gate and up fused"));
+    checkpoint_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_sparse_by_step_and_list),
         cmocka_unit_test(the_newer_name_of_the_number_of_experts_is_read),
         cmocka_unit_test(contradictions_are_refused_with_a_sentence),
+        cmocka_unit_test(quantizing_leaves_routers_and_refuses_fused_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

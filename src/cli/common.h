@@ -14,7 +14,7 @@ struct source_options {
 
 struct model_options {
     struct source_options source;
-    const char *model_path, *chat_template;
+    const char *model_path, *chat_template, *device;
     const char *random_weights, *quantization; /* a configuration in model_path's place */
     const char *path;                          /* what model_path stands for: cli/model_path.h */
     struct str path_text;                      /* its memory, when it is not model_path itself */
@@ -61,6 +61,14 @@ struct sampling_options sampling_options_default(void);
      0,                                                                                            \
      "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
         SOURCE_OPTIONS((m).source),                                                                \
+        {"--device",                                                                               \
+         NULL,                                                                                     \
+         OPTION_STRING,                                                                            \
+         &(m).device,                                                                              \
+         "DEVICE",                                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "cpu, cuda or cuda:N (first or Nth NVIDIA GPU); default cpu"},                            \
         {"--random-weights",                                                                       \
          "--dummy-weight",                                                                         \
          OPTION_STRING,                                                                            \

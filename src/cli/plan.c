@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/model_path.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "engine/memory_plan.h"
 
 #include <stdlib.h>
@@ -150,7 +150,7 @@ static enum status make_plan(struct plan *p, struct error *error)
     p->current = -1;
     enum status status = open_source(p, error);
     if (status == OK)
-        status = cpu_device_open(&p->device, &cpu, error);
+        status = device_open(&p->device, o->device, &cpu, error);
     if (status == OK)
         status = model_configure(p->checkpoint, comm_self(), &p->model, error);
     if (status == OK)

@@ -394,6 +394,9 @@ struct device_table {
     enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
                                        struct error *error);
 
+    /* Bytes that may still be taken; 0: not known. */
+    uint64_t (*memory_available)(const struct device *);
+
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);
     void (*close)(struct device *);

@@ -262,9 +262,8 @@ enum status loader_constant(struct loader *l, const float *values, int32_t n, st
         return error_memory(error, sizeof(void *));
     }
     out->buffer = buffer;
-    for (int32_t i = 0; i < n; i++)
-        ((float *)buffer->host)[i] = values[i];
-    return OK;
+    return l->device->table->buffer_write(l->device, buffer, 0, values, (size_t)n * sizeof *values,
+                                          error);
 }
 
 enum status loader_read_vector(struct loader *l, const char *name, int32_t n, float *values,

@@ -2,6 +2,7 @@
 #include "models/model_case.h"
 
 #include "base/log.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -64,6 +65,13 @@ static void check_reference(const struct model_case *c)
         options.isa = isa;
         double d = run_whole(c, &options, out);
         printf("%-28s %-22s max |d logit| %.2e\n", c->name, cpu_isa_name(isa), d);
+        assert_true(d <= reference_tolerance);
+    }
+    if (test_gpu()) {
+        struct case_options options = case_options_default();
+        options.device = test_gpu();
+        double d = run_whole(c, &options, out);
+        printf("%-28s %-22s max |d logit| %.2e\n", c->name, test_gpu(), d);
         assert_true(d <= reference_tolerance);
     }
     free(out);

@@ -7,6 +7,7 @@
 #include "device/gpu/gpu.h"
 #include "device/ops.h"
 #include "ops/mirror.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -126,17 +127,6 @@ static inline struct device *open_device(enum cpu_isa isa, enum activations acti
     if (cpu_device_open(&device, &options, &error) != OK)
         fail_msg("%s", error.message);
     return device;
-}
-
-/* The GPU to test: what CSGL_TEST_GPU names ("cuda", "metal"), or the emulator where it is built. */
-static inline const char *test_gpu(void)
-{
-    const char *name = getenv("CSGL_TEST_GPU");
-#ifdef CSGL_EMULATOR
-    return name ? name : "emulator";
-#else
-    return name;
-#endif
 }
 
 /* The devices that this machine can test: each level of the CPU, then the GPU if there is one. */

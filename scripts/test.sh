@@ -106,7 +106,8 @@ run_arm() {
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-operations=(test_rows test_attention test_gated_delta test_linear test_linear_apart)
+operations=()
+for test in tests/ops/test_*.c; do operations+=("$(basename "$test" .c)"); done
 for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;

@@ -88,8 +88,8 @@ run_emulated() {
 run_emulator() {
     echo "== emulator"
     cmake --preset emulator >/dev/null
-    cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe
-    run_ctest emulator -R '^kernel_|emulator|rows|linear|attention|gated_delta|moe'
+    cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
+    run_ctest emulator -R '^kernel_|^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|models_logits)$'
 }
 
 # The emulated processor, and the tests to build and run on it.

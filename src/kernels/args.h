@@ -143,6 +143,7 @@ struct kd_attention {
  * [conv_rows][channels] in f32. */
 enum {
     KD_MAX_STATE_DIM = 256, /* of a key or a value */
+    KD_MAX_STATE_SIMDS = 8,
     KD_MAX_CONV_ROWS = 15
 };
 

@@ -1,5 +1,5 @@
-// The gated delta rule (arXiv:2412.06464), a row after another. A threadgroup is a value head (x) of
-// a sequence (y), a thread a column of its state, which it keeps.
+// The gated delta rule (arXiv:2412.06464), a row after another. A threadgroup is a value head (x)
+// of a sequence (y), a thread a column of its state, which it keeps.
 #include "kd.h"
 
 #include "gate.h"
@@ -7,15 +7,12 @@
 #include "reduce.h"
 #include "states.h"
 
-#define MAX_SIMDS (KD_MAX_STATE_DIM / KD_SIMD_WIDTH)
-
 KD_INLINE void load_state(device const uchar *slots, constant kd_states &s, int slot, uint head,
                           uint column, thread float *state)
 {
     for (uint k = 0; k < s.k_dim; k++)
-        state[k] = slot < 0
-                       ? 0.0f
-                       : kd_load(slots, kd_state_at(s, slot, head, k) + column, s.dtype);
+        state[k] =
+            slot < 0 ? 0.0f : kd_load(slots, kd_state_at(s, slot, head, k) + column, s.dtype);
 }
 
 KD_INLINE void store_state(device uchar *slots, constant kd_states &s, int slot, uint head,
@@ -38,8 +35,8 @@ KERNEL(gated_delta, CBUF(float, qkv, 0), CBUF(float, a, 1), CBUF(float, b, 2), C
 {
     TG_ARRAY(float, q, KD_MAX_STATE_DIM);
     TG_ARRAY(float, k, KD_MAX_STATE_DIM);
-    TG_ARRAY(float, q_parts, MAX_SIMDS);
-    TG_ARRAY(float, k_parts, MAX_SIMDS);
+    TG_ARRAY(float, q_parts, KD_MAX_STATE_SIMDS);
+    TG_ARRAY(float, k_parts, KD_MAX_STATE_SIMDS);
     const uint head = TGID.x, sequence = TGID.y, key = kd_key_head(p.states, head);
     const uint k_dim = p.states.k_dim, v_dim = p.states.v_dim, n_k = p.states.n_k_heads;
     const uint n_simds = (v_dim + KD_SIMD_WIDTH - 1) / KD_SIMD_WIDTH;

@@ -2,9 +2,10 @@
 #ifndef CSGL_KERNELS_REDUCE_H
 #define CSGL_KERNELS_REDUCE_H
 
-// The sum of all threads' values, the same for all; `parts` [KD_MAX_SIMDS] may be used again after
-// a barrier. The kernel passes its LANE and SGID on: Metal knows them in kernels alone.
-KD_INLINE float kd_sum(float value, threadgroup float *parts, uint lane, uint simd)
+// The sum of all threads' values, the same for all, in `n_simds` simdgroups; `parts` [n_simds] may
+// be used again after a barrier. The kernel passes its LANE and SGID on: Metal knows them in
+// kernels alone.
+KD_INLINE float kd_sum(float value, threadgroup float *parts, uint n_simds, uint lane, uint simd)
 {
     const float part = simd_sum(value);
     if (lane == 0)

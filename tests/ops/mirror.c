@@ -10,6 +10,7 @@
 struct mirrored {
     struct buffer real; /* as the device made it */
     void *host;
+    bool is_lent; /* the host's memory is somebody else's */
     struct mirrored *next;
 };
 
@@ -47,19 +48,30 @@ static void copy_all(struct device *device, const char *op, bool is_before)
 DEVICE_OPS(DEFINE_OP)
 #undef DEFINE_OP
 
+/* `host` NULL: memory of the mirror's own. */
+static enum status mirrored_add(struct device *device, size_t bytes, void *host, struct buffer *out,
+                                struct error *error)
+{
+    struct mirrored *m = calloc(1, sizeof *m);
+    assert_non_null(m);
+    enum status status = mirror.real->buffer_alloc(device, bytes, &m->real, error);
+    if (status != OK) {
+        free(m);
+        return status;
+    }
+    m->is_lent = host != NULL;
+    m->host = host ? host : calloc(1, bytes ? bytes : 1);
+    assert_non_null(m->host);
+    m->next = mirror.buffers;
+    mirror.buffers = m;
+    *out = (struct buffer){m->host, m->real.handle, bytes};
+    return OK;
+}
+
 static enum status mirrored_alloc(struct device *device, size_t bytes, struct buffer *out,
                                   struct error *error)
 {
-    enum status status = mirror.real->buffer_alloc(device, bytes, out, error);
-    if (status != OK)
-        return status;
-    struct mirrored *m = calloc(1, sizeof *m);
-    assert_non_null(m);
-    *m = (struct mirrored){*out, calloc(1, bytes ? bytes : 1), mirror.buffers};
-    assert_non_null(m->host);
-    mirror.buffers = m;
-    out->host = m->host;
-    return OK;
+    return mirrored_add(device, bytes, NULL, out, error);
 }
 
 static void mirrored_free(struct device *device, struct buffer *buffer)
@@ -69,7 +81,8 @@ static void mirrored_free(struct device *device, struct buffer *buffer)
             struct mirrored *m = *at;
             *at = m->next;
             mirror.real->buffer_free(device, &m->real);
-            free(m->host);
+            if (!m->is_lent)
+                free(m->host);
             free(m);
             break;
         }
@@ -96,4 +109,20 @@ void mirror_device(struct device *device)
     mirror.table.buffer_free = mirrored_free;
     mirror.table.close = mirrored_close;
     device->table = &mirror.table;
+}
+
+void mirror_lend(struct device *device, struct buffer *buffer)
+{
+    struct error error;
+    if (device->table == &mirror.table)
+        check(mirrored_add(device, buffer->bytes, buffer->host, buffer, &error), "lending", &error);
+}
+
+void mirror_give_back(struct device *device, struct buffer *buffer)
+{
+    struct buffer lent = *buffer;
+    if (device->table != &mirror.table)
+        return;
+    mirrored_free(device, &lent);
+    buffer->handle = NULL;
 }

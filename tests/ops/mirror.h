@@ -8,4 +8,9 @@
 /* From now on, until it is closed, the device's buffers have mirrors. One device at a time. */
 void mirror_device(struct device *device);
 
+/* A buffer of another device or of none, that the CPU reaches, becomes one of this device with its
+ * memory as the mirror, until it is given back. Nothing happens to a device without mirrors. */
+void mirror_lend(struct device *device, struct buffer *buffer);
+void mirror_give_back(struct device *device, struct buffer *buffer);
+
 #endif

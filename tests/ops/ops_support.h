@@ -144,6 +144,11 @@ static inline bool is_test_gpu(int i)
     return i > (int)cpu_isa_best();
 }
 
+static inline const char *test_device_name(int i)
+{
+    return is_test_gpu(i) ? "emulator" : cpu_isa_name((enum cpu_isa)i);
+}
+
 static inline struct device *open_test_device(int i, enum activations activations, int n_threads)
 {
     struct device *device;

@@ -273,3 +273,10 @@ extern "C" void *__tsan_memset(void *to, int value, size_t bytes)
     emulator::check_access(to, bytes, true, CALLER);
     return memset(to, value, bytes);
 }
+
+extern "C" void *__tsan_memmove(void *to, const void *from, size_t bytes)
+{
+    emulator::check_access(from, bytes, false, CALLER);
+    emulator::check_access(to, bytes, true, CALLER);
+    return memmove(to, from, bytes);
+}

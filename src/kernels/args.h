@@ -85,6 +85,7 @@ struct kd_weight {
     uint64_t matrix_bytes;
     uint64_t scales, biases; /* f32 [rows][n_groups], bytes from the matrix's start */
     uint64_t out_bias;       /* f32 [rows], likewise; 0: none */
+    uint64_t order;          /* i32 [cols], likewise: the input of each column; 0: its own */
     uint32_t form, dtype, bits, group;
     uint32_t rows, cols, row_bytes, n_groups;
 };

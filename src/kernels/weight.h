@@ -37,6 +37,7 @@ KD_INLINE float kd_dot(device const uchar *memory, constant kd_weight &w, ulong 
     device const uchar *codes = base + (ulong)row * w.row_bytes;
     device const float *scales = (device const float *)(base + w.scales) + (ulong)row * w.n_groups;
     device const float *biases = (device const float *)(base + w.biases) + (ulong)row * w.n_groups;
+    device const int *order = (device const int *)(base + w.order);
     float sum = 0.0f;
     for (uint c = lane; c < w.cols; c += KD_SIMD_WIDTH) {
         float value;
@@ -46,7 +47,7 @@ KD_INLINE float kd_dot(device const uchar *memory, constant kd_weight &w, ulong 
             value = scales[c / w.group] * (float)kd_code(codes, c, w.bits) + biases[c / w.group];
         else
             value = scales[c / w.group] * kd_e4m3(codes[c]);
-        sum += x[c] * value;
+        sum += x[w.order ? (uint)order[c] : c] * value;
     }
     return sum;
 }

@@ -7,6 +7,7 @@
 #include "device/gpu/gpu.h"
 #include "device/ops.h"
 #include "ops/mirror.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -128,15 +129,10 @@ static inline struct device *open_device(enum cpu_isa isa, enum activations acti
     return device;
 }
 
-/* The devices that this machine can test: each level of the CPU, then the emulator of a GPU where
- * it is built. */
+/* The devices that this machine can test: each level of the CPU, then the GPU if there is one. */
 static inline int n_test_devices(void)
 {
-#ifdef CSGL_EMULATOR
-    return (int)cpu_isa_best() + 2;
-#else
-    return (int)cpu_isa_best() + 1;
-#endif
+    return (int)cpu_isa_best() + (test_gpu() ? 2 : 1);
 }
 
 static inline bool is_test_gpu(int i)
@@ -146,7 +142,7 @@ static inline bool is_test_gpu(int i)
 
 static inline const char *test_device_name(int i)
 {
-    return is_test_gpu(i) ? "emulator" : cpu_isa_name((enum cpu_isa)i);
+    return is_test_gpu(i) ? test_gpu() : cpu_isa_name((enum cpu_isa)i);
 }
 
 static inline struct device *open_test_device(int i, enum activations activations, int n_threads)
@@ -155,7 +151,7 @@ static inline struct device *open_test_device(int i, enum activations activation
     struct error error;
     if (!is_test_gpu(i))
         return open_device((enum cpu_isa)i, activations, n_threads);
-    if (gpu_device_open(&device, "emulator", 0, &error) != OK)
+    if (gpu_device_open(&device, test_gpu(), 0, &error) != OK)
         fail_msg("%s", error.message);
     mirror_device(device);
     return device;

@@ -2,6 +2,7 @@
 #include "device/cpu/cpu_device.h"
 
 #include "base/size.h"
+#include "base/system.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -77,6 +78,12 @@ static void cpu_observe(struct device *device, const struct thread_observer *obs
     thread_pool_observe(cpu_device_of(device)->pool, observer);
 }
 
+static uint64_t cpu_memory_available(const struct device *device)
+{
+    (void)device;
+    return system_available_memory();
+}
+
 static enum status cpu_sync(struct device *device, struct error *error)
 {
     (void)device;
@@ -111,6 +118,7 @@ static const struct device_table cpu_table = {
     .buffer_free = cpu_buffer_free,
     .buffer_write = cpu_buffer_write,
     .buffer_read = cpu_buffer_read,
+    .memory_available = cpu_memory_available,
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,

@@ -1,6 +1,8 @@
 /* Opening the GPU device: memory, kernels, the queue. */
 #include "device/gpu/gpu_device.h"
 
+#include "base/system.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +79,14 @@ static void gpu_observe(struct device *device, const struct thread_observer *obs
     (void)observer;
 }
 
+static uint64_t gpu_memory_available(const struct device *device)
+{
+    const struct gpu_device *gpu = (const struct gpu_device *)(const void *)device;
+    struct gpu_info info;
+    gpu->driver->info(gpu->gpu, &info);
+    return info.memory_bytes ? info.memory_bytes : system_available_memory();
+}
+
 static enum status gpu_sync(struct device *device, struct error *error)
 {
     return wait(gpu_device_of(device), error);
@@ -95,6 +105,7 @@ static const struct device_table gpu_table = {
     .buffer_free = gpu_buffer_free,
     .buffer_write = gpu_buffer_write,
     .buffer_read = gpu_buffer_read,
+    .memory_available = gpu_memory_available,
     .linear_load = gpu_linear_load,
     .linear_free = gpu_linear_free,
     .linear_bytes = gpu_linear_bytes,

@@ -80,6 +80,8 @@ enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weig
     out->biases = add_section(out, out->form == KD_FORM_CODES ? levels : 0);
     if (slice->bias)
         out->out_bias = add_section(out, (uint64_t)out->rows * sizeof(float));
+    if (w->has_order)
+        out->order = add_section(out, (uint64_t)out->cols * sizeof(int32_t));
     return OK;
 }
 
@@ -117,6 +119,8 @@ static void pack_matrix(const struct weight_slice *slice, const struct kd_weight
     }
     if (shape->out_bias)
         memcpy(to + shape->out_bias, slice->bias, (size_t)shape->rows * sizeof(float));
+    if (shape->order)
+        memcpy(to + shape->order, slice->weight.order, (size_t)shape->cols * sizeof(int32_t));
 }
 
 static bool is_same(const struct kd_weight *a, const struct kd_weight *b)

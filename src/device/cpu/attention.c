@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "device/cpu/attention_plan.h"
 #include "device/cpu/cpu_device.h"
+#include "device/kv_layout.h"
 
 #include <assert.h>
 #include <math.h>
@@ -36,26 +37,10 @@ enum status cpu_attention_reserve(struct device *device, const struct kv_layout 
                                   struct error *error)
 {
     struct cpu_device *cpu = cpu_device_of(device);
-    int32_t dim = layout->head_dim, size = layout->page_size;
-    if (layout->dtype != DTYPE_F32 && layout->dtype != DTYPE_F16 && layout->dtype != DTYPE_BF16)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "a KV cache of %s is not possible on the CPU; use f32, f16 or bf16",
-                         (unsigned)layout->dtype < N_DTYPES ? dtype_name(layout->dtype)
-                                                            : "an unknown type");
-    if (dim < 2 || dim > ATTENTION_MAX_DIM || dim % 2)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "attention heads of %d dims are not possible on the CPU; even sizes of 2 "
-                         "to %d are",
-                         dim, ATTENTION_MAX_DIM);
-    if (size < 1 || (size & (size - 1)) || size > 1 << 16)
-        return error_set(error, ERROR_INVALID,
-                         "KV pages of %d tokens are not possible; use a power of two of at most %d",
-                         size, 1 << 16);
-    if (layout->n_heads < 1 || n_q_heads < 1 || n_q_heads % layout->n_heads)
-        return error_set(error, ERROR_INVALID,
-                         "%d query heads cannot share %d KV heads; the first must be a multiple of "
-                         "the second",
-                         n_q_heads, layout->n_heads);
+    int32_t dim = layout->head_dim;
+    enum status status = kv_layout_check(layout, n_q_heads, ATTENTION_MAX_DIM, "CPU", error);
+    if (status != OK)
+        return status;
     struct attention_shape shape = {layout->n_heads, n_q_heads,     dim,
                                     max_rows,        max_sequences, thread_pool_size(cpu->pool)};
     struct attention_space space;

@@ -2,6 +2,7 @@
 #include "device/gpu/gpu_device.h"
 
 #include "base/size.h"
+#include "device/kv_layout.h"
 
 #include <assert.h>
 
@@ -24,27 +25,7 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
     (void)device;
     (void)max_rows;
     (void)max_sequences;
-    int32_t dim = layout->head_dim, size = layout->page_size;
-    if (layout->dtype != DTYPE_F32 && layout->dtype != DTYPE_F16 && layout->dtype != DTYPE_BF16)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "a KV cache of %s is not possible on the GPU; use f32, f16 or bf16",
-                         (unsigned)layout->dtype < N_DTYPES ? dtype_name(layout->dtype)
-                                                            : "an unknown type");
-    if (dim < 2 || dim > KD_MAX_HEAD_DIM || dim % 2)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "attention heads of %d dims are not possible on the GPU; even sizes of 2 "
-                         "to %d are",
-                         dim, KD_MAX_HEAD_DIM);
-    if (size < 1 || (size & (size - 1)) || size > 1 << 16)
-        return error_set(error, ERROR_INVALID,
-                         "KV pages of %d tokens are not possible; use a power of two of at most %d",
-                         size, 1 << 16);
-    if (layout->n_heads < 1 || n_q_heads < 1 || n_q_heads % layout->n_heads)
-        return error_set(error, ERROR_INVALID,
-                         "%d query heads cannot share %d KV heads; the first must be a multiple of "
-                         "the second",
-                         n_q_heads, layout->n_heads);
-    return OK;
+    return kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
 }
 
 static struct kd_pages shape_of(const struct kv_layout *layout)

@@ -1,0 +1,12 @@
+/* What every device asks of a KV layout. */
+#ifndef CSGL_DEVICE_KV_LAYOUT_H
+#define CSGL_DEVICE_KV_LAYOUT_H
+
+#include "device/ops.h"
+
+/* Float types, heads of an even size up to max_dim, pages of a power of two, and n_q_heads that
+ * share the KV heads evenly; else an error that names `device` ("CPU", "GPU"). */
+enum status kv_layout_check(const struct kv_layout *layout, int32_t n_q_heads, int32_t max_dim,
+                            const char *device, struct error *error);
+
+#endif

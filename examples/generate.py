@@ -15,9 +15,10 @@ class Error(c.Structure):
 
 
 class Config(c.Structure):
-    _fields_ = [("model_path", c.c_char_p), ("chat_template_path", c.c_char_p), ("threads", c.c_int),
-                ("activations", c.c_int), ("kv_cache_dtype", c.c_int), ("max_running", c.c_int),
-                ("max_queue", c.c_int), ("context_length", c.c_int),
+    _fields_ = [("model_path", c.c_char_p), ("random_weights", c.c_char_p),
+                ("chat_template_path", c.c_char_p), ("device", c.c_char_p), ("threads", c.c_int),
+                ("activations", c.c_int), ("kv_cache_dtype", c.c_int), ("quantization", c.c_int),
+                ("max_running", c.c_int), ("max_queue", c.c_int), ("context_length", c.c_int),
                 ("max_prefill_length", c.c_int), ("memory_ratio", c.c_double),
                 ("kv_cache_gb", c.c_double), ("num_mamba_slots", c.c_int),
                 ("mamba_ssm_dtype", c.c_int), ("mamba_cache_gb", c.c_double),

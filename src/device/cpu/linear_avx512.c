@@ -97,9 +97,9 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
     const bool is_first = rows->is_first;
-    /* What opens groups lies between the codes: a line more a span is asked for. */
-    const int unit_step =
-        unit_bytes_of(packing) + (is_grouped(packing) ? 32 : level_bytes_of(packing) / 2);
+    /* What opens groups and super spans lies between the codes: a line more a span is asked for. */
+    const int unit_step = unit_bytes_of(packing) + level_bytes_of(packing) / 2 +
+                          (is_grouped(packing) || is_super(packing) ? 32 : 0);
     __m512 acc[MAX_ROWS];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
@@ -110,7 +110,7 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
             __m512i codes[UNIT_WORDS];
             load_codes(packing, &walk, u, codes);
             if (is_first)
-                prefetch_weights(walk.at + u * unit_step, unit_step);
+                prefetch_for_rows(n, walk.at + u * unit_step, unit_step);
             struct unit_levels unit = load_levels(packing, &walk, u);
             add_unit(packing, n, codes, unit, q, levels, sums, height, acc);
             q += height * UNIT;

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Installs what csgl is built and tested with: apt on Debian and Ubuntu, brew on macOS. Elsewhere it says
-# what is missing. With --sanitizers also clang, for the sanitizer builds; with --arm also a compiler for
-# arm64 Linux and an emulator (their libraries: arm-sysroot.sh).
+# what is missing. With --sanitizers also clang, for the sanitizer builds; with --emulator clang 19, for GPU
+# kernels; with --arm also a compiler for arm64 Linux and an emulator (their libraries: arm-sysroot.sh).
 set -euo pipefail
 
-with_sanitizers=no with_arm=no
+with_sanitizers=no with_arm=no with_emulator=no
 for option in "$@"; do
     case $option in
     --sanitizers) with_sanitizers=yes ;;
     --arm) with_arm=yes ;;
+    --emulator) with_emulator=yes ;;
     *)
-        echo "csgl: no option $option; there are --sanitizers and --arm" >&2
+        echo "csgl: no option $option; there are --sanitizers, --emulator and --arm" >&2
         exit 2
         ;;
     esac
@@ -21,6 +22,14 @@ if command -v brew >/dev/null; then
     PKG_CONFIG_PATH="$(brew --prefix)/opt/curl/lib/pkgconfig:${PKG_CONFIG_PATH:-}"
     export PKG_CONFIG_PATH
 fi
+
+newest_clang() {
+    local version
+    for version in 20 19 18 17; do
+        command -v "clang++-$version" && return
+    done
+    return 1
+}
 
 missing_tools() {
     local missing=()
@@ -38,6 +47,7 @@ missing_tools() {
     [ $with_sanitizers = no ] || command -v clang >/dev/null || missing+=(clang)
     [ $with_sanitizers = no ] || echo 'int main(void){return 0;}' |
         clang -fsanitize=address -x c - -o /dev/null 2>/dev/null || missing+=(clang-runtime)
+    [ $with_emulator = no ] || newest_clang >/dev/null || missing+=(clang-19)
     if [ $with_arm = yes ]; then
         for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
             command -v "$tool" >/dev/null || missing+=("$tool")
@@ -57,6 +67,7 @@ if command -v apt-get >/dev/null; then
               python3 python3-pip python3-pytest ca-certificates"
     # clang's runtime libraries carry its version in their package's name.
     [ $with_sanitizers = no ] || packages="$packages clang"
+    [ $with_emulator = no ] || packages="$packages clang-19"
     [ $with_arm = no ] || packages="$packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
     echo "installing: $missing" >&2
     $sudo apt-get update -qq

@@ -3,8 +3,9 @@
 #   release  gcc or the system's compiler, all tests
 #   asan     clang with AddressSanitizer and UBSan: unit, ops, tiny models, command line, API
 #   tsan     clang with ThreadSanitizer: thread pool, messages, scheduler, server
-#   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels, and
-#            operations on a processor of the base level; arm-quick: operations of rows and linears only
+#   emulator clang 19 for the kernels: every operation of the GPU device on an emulator, whole tiny models
+#   arm      gcc for arm64 under an emulator: every operation and tiny models at every level of kernels,
+#            operations on a processor of the base level, the command line; arm-quick: linears only
 # Ends with "N passed, N failed" over all of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,6 +15,7 @@ passed=0 failed=0
 
 with=()
 case " ${builds[*]} " in *" asan "* | *" tsan "*) with+=(--sanitizers) ;; esac
+case " ${builds[*]} " in *" emulator "*) with+=(--emulator) ;; esac
 case " ${builds[*]} " in *" arm"*) with+=(--arm) ;; esac
 scripts/install-deps.sh "${with[@]}"
 
@@ -63,10 +65,31 @@ run_build() {
     cmake --preset "$build" >/dev/null
     cmake --build "build/$build"
     run_ctest "$build" -E "$leave_out"
-    if [ $# -gt 0 ]; then
-        CSGL_BINARY="$PWD/build/$build/csgl" $python -m pytest -q -rs "$@" 2>&1 | tee "$log"
-        count_pytest "$log"
-    fi
+    [ $# = 0 ] || run_pytest "$PWD/build/$build/csgl" "$@"
+}
+
+# Counts what pytest says of the tests, run with the given csgl.
+run_pytest() {
+    local binary=$1
+    shift
+    CSGL_BINARY=$binary $python -m pytest -q -rs "$@" 2>&1 | tee "$log"
+    count_pytest "$log"
+}
+
+# End-to-end tests of the arm64 csgl.
+run_emulated() {
+    local binary="$PWD/build/arm/csgl-emulated"
+    printf '#!/bin/sh\nexec qemu-aarch64 -L "%s" "%s" "$@"\n' "$PWD/build/arm-sysroot" "$PWD/build/arm/csgl" >"$binary"
+    chmod +x "$binary"
+    run_pytest "$binary" "$@"
+}
+
+# What knows the GPU device.
+run_emulator() {
+    echo "== emulator"
+    cmake --preset emulator >/dev/null
+    cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
+    run_ctest emulator -R '^kernel_|^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|models_logits)$'
 }
 
 # The emulated processor, and the tests to build and run on it.
@@ -83,20 +106,23 @@ run_arm() {
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-operations=(test_rows test_attention test_gated_delta test_linear test_linear_apart)
+operations=()
+for test in tests/ops/test_*.c; do operations+=("$(basename "$test" .c)"); done
 for build in "${builds[@]}"; do
     case $build in
     release | debug) run_build "$build" '^$' tests/e2e ;;
     # The real model's perplexity and the equality of answers are the release build's.
     asan) run_build asan smollm2 tests/e2e/test_cli.py tests/e2e/test_quantize.py tests/e2e/test_server_api.py ;;
     tsan) run_build tsan 'base_[^t]|checkpoint|kvcache|tokenizer|template|parser|engine|models|linear|rows' ;;
+    emulator) run_emulator ;;
     arm)
-        run_arm max "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
+        run_arm max csgl "${operations[@]}" test_base_half test_base_thread_pool test_models_logits
+        run_emulated tests/e2e/test_cli.py -k 'version or sentence'
         run_arm cortex-a72 "${operations[@]}"
         ;;
-    arm-quick) run_arm max test_rows test_linear ;;
+    arm-quick) run_arm max test_linear ;;
     *)
-        echo "csgl: no build named $build; there are release, debug, asan, tsan, arm and arm-quick" >&2
+        echo "csgl: no build named $build; there are release, debug, asan, tsan, emulator, arm and arm-quick" >&2
         exit 2
         ;;
     esac

@@ -4,7 +4,7 @@
 
 #include "base/system.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static enum status open_engine(struct csgl_engine *e, const struct csgl_config *
         .state_dtype = state_dtype_of_word(c->mamba_ssm_dtype),
         .n_states = c->num_mamba_slots,
         .state_bytes = (uint64_t)(c->mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
-    enum status status = cpu_device_open(&e->device, &cpu, error);
+    enum status status = device_open(&e->device, c->device, &cpu, error);
     if (status == OK)
         status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,
                              c->on_progress, c->progress_context, error);

@@ -82,21 +82,11 @@ static enum status read_template(struct text_model *text, const char *path, stru
 static enum status read_gguf(struct text_model *text, const struct checkpoint *checkpoint,
                              bool wants_template, struct error *error)
 {
-    struct checkpoint_vocab v;
+    struct vocab v;
     enum status status = checkpoint_vocab(checkpoint, &v, error);
     if (status != OK)
         return status;
-    struct tokenizer_vocab vocab = {.model = v.model,
-                                    .pre = v.pre,
-                                    .n_tokens = (size_t)v.n_tokens,
-                                    .tokens = v.tokens,
-                                    .token_types = v.token_types,
-                                    .n_merges = (size_t)v.n_merges,
-                                    .merges = v.merges,
-                                    .bos_id = v.bos_id,
-                                    .eos_id = v.eos_id,
-                                    .add_bos = v.add_bos};
-    status = tokenizer_load_vocab(&vocab, &text->tokenizer, error);
+    status = tokenizer_load_vocab(&v, &text->tokenizer, error);
     if (status != OK)
         return error_prefix(error, "%s", checkpoint_path(checkpoint));
     add_token(text, "bos_token", v.bos_id);
@@ -192,11 +182,11 @@ static enum status make_vocabulary(struct text_model *text, int32_t n_tokens, st
         if (token.failed || !(tokens[i] = arena_copy(&arena, str_z(&token), token.len)))
             tokens = NULL;
     }
-    struct tokenizer_vocab vocab = {.model = "gpt2",
-                                    .n_tokens = (size_t)n_tokens,
-                                    .tokens = tokens,
-                                    .bos_id = -1,
-                                    .eos_id = -1};
+    struct vocab vocab = {.model = "gpt2",
+                          .n_tokens = (size_t)n_tokens,
+                          .tokens = tokens,
+                          .bos_id = -1,
+                          .eos_id = -1};
     enum status status = tokens ? tokenizer_load_vocab(&vocab, &text->tokenizer, error)
                                 : error_memory(error, (unsigned long long)n_tokens);
     str_done(&token);

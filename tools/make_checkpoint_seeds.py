@@ -111,10 +111,40 @@ def mlx_seeds():
     yield "floats", b"{}\0" + safetensors_file([("m.weight", "BF16", [2, 32], bytes(range(128)))])
 
 
+def quantized_seeds():
+    """The same of the hub's quantizers: modules of 8 x 32."""
+    floats = struct.pack("<8f", *range(1, 9))
+    scales, words = ("scales", "F32", [1, 8], floats), bytes(range(128))
+    order = ("g_idx", "I32", [32], bytes(128))
+    gptq = [("qweight", "I32", [4, 8], words), ("qzeros", "I32", [1, 1], b"wxyz"), scales, order]
+    awq = [("qweight", "I32", [32, 1], words), ("qzeros", "I32", [1, 1], b"wxyz"), scales]
+    packed = [("weight_packed", "I32", [8, 4], words), ("weight_scale", "F32", [8, 1], floats),
+              ("weight_shape", "I64", [2], struct.pack("<2q", 8, 32)), ("weight_zero_point", "I32", [1, 1], b"wxyz"),
+              ("weight_g_idx", "I32", [32], bytes(128))]
+    fp4 = [("weight", "U8", [8, 16], words), ("weight_scale", "F8_E4M3", [8, 2], bytes(range(40, 56))),
+           ("weight_scale_2", "F32", [], floats[:4])]
+    fp8 = [("weight", "F8_E4M3", [8, 32], words * 2), ("weight_scale_inv", "BF16", [2, 2], bytes(range(60, 68)))]
+    integers = [("weight", "I8", [8, 32], words * 2), ("weight_scale", "F32", [8, 1], floats)]
+    ways = {
+        "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, gptq),
+        "gptq_8": ({"quant_method": "gptq", "bits": 8, "group_size": -1, "checkpoint_format": "gptq_v2"}, gptq),
+        "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq),
+        "packed": ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, packed),
+        "integers": ({"quant_method": "compressed-tensors", "format": "int-quantized"}, integers),
+        "fp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, fp4),
+        "fp8": ({"quant_method": "fp8", "weight_block_size": [4, 16]}, fp8),
+    }
+    for name, (config, parts) in ways.items():
+        stored = [(f"m.{ending}", dtype, shape, data) for ending, dtype, shape, data in parts]
+        yield name, json.dumps({"quantization_config": config}).encode() + b"\0" + safetensors_file(stored)
+
+
 CONFIGS = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 128, "rope_theta": 1e6,
               "rope_scaling": None, "tie_word_embeddings": True},
-    "gptq": {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "gptq": {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}},
+    "compressed": {"quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {
+        "group_0": {"weights": {"block_structure": [128, 128]}}}}},
     "mlx": {"text_config": {"quantization": {"group_size": 64, "bits": 4, "mode": "affine"}}},
 }
 DOCUMENTS = {
@@ -131,6 +161,7 @@ def main():
         "checkpoint_gguf": dict(gguf_seeds()),
         "checkpoint_safetensors": dict(safetensors_seeds()),
         "checkpoint_mlx": dict(mlx_seeds()),
+        "checkpoint_quantized": dict(quantized_seeds()),
         "checkpoint_config": {name: json.dumps(config).encode() for name, config in CONFIGS.items()},
         "base_json": {name: text.encode() for name, text in DOCUMENTS.items()},
     }

@@ -418,6 +418,13 @@ const uint8_t *weight_row_data(const struct weight *w, int64_t row)
 
 struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols)
 {
+    if (!w->data) {
+        struct weight shape = *w;
+        shape.rows = shape.levels.group_rows = 1;
+        shape.cols = cols;
+        shape.rope_head_dim = 0;
+        return shape;
+    }
     if (weight_has_levels_apart(w))
         return weight_apart_piece(w, row, col, cols);
     const struct weight_encoding_info *info = &infos[w->encoding];

@@ -80,6 +80,12 @@ struct weight {
      * i + rope_head_dim/2: GGUF's llama order for interleaved RoPE. weight_row_* undo it. */
     int32_t rope_head_dim;
     struct weight_levels levels; /* of AFFINE, E2M1 and E4M3 */
+    /* Column c is multiplied with input order[c]; NULL: with input c. Known once it is unpacked. */
+    bool has_order;
+    const int32_t *order;
+    /* The shape is right, but not yet what pointers lead to: checkpoint_unpack. */
+    bool is_packed;
+    void *unpacked; /* the memory that this took; checkpoint_release frees it */
 };
 
 /* One row of a quantized weight, taken apart. Arrays are the caller's: codes[cols], the others
@@ -130,7 +136,8 @@ uint64_t weight_levels_bytes(const struct weight *w);
 const uint8_t *weight_row_data(const struct weight *w, int64_t row);
 
 /* Columns [col, col + cols) of output row `row`, as a weight of one row that borrows the same
- * bytes. They begin on a block and end on one or with the row, or lie inside one group. */
+ * bytes. They begin on a block and end on one or with the row, or lie inside one group. Of a weight
+ * without data, whose bytes are only counted, it has the shape. */
 struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols);
 
 /* A copy of one row in one run of bytes, levels and all: its size, its making, and the weight of

@@ -260,6 +260,35 @@ static enum status read_mlx(const struct checkpoint *c, const struct tensor *cod
     return status;
 }
 
+/* The tensors of the module "X" of "X.weight", and its name as in the file, if it is quantized by
+ * one of the methods of quantized.h. */
+static bool find_quantized(const struct checkpoint *c, const char *name,
+                           struct quantized_parts *parts, struct str *path)
+{
+    static const char suffix[] = "weight";
+    const char *const *endings = quantized_endings(c->quantization.method);
+    const struct tensor *found[N_QUANTIZED_PARTS] = {0};
+    size_t len = strlen(name), stem = len - (sizeof suffix - 1);
+    if (c->quantization.method == QUANTIZED_NOT || len <= sizeof suffix ||
+        strcmp(name + stem, suffix) != 0 || name[stem - 1] != '.')
+        return false;
+    struct str sibling = {0};
+    for (int i = 0; i < N_QUANTIZED_PARTS; i++) {
+        if (!endings[i])
+            continue;
+        str_clear(&sibling);
+        str_append(&sibling, name, stem);
+        str_append_z(&sibling, endings[i]);
+        found[i] = find_bytes(c, str_z(&sibling), sibling.len);
+    }
+    memcpy(parts, found, sizeof found);
+    bool is_quantized = !sibling.failed && quantized_is(&c->quantization, parts);
+    str_done(&sibling);
+    if (is_quantized)
+        str_append(path, name, stem - 1);
+    return is_quantized;
+}
+
 /* The two tensors of the mxfp4 weight `name`; false if it is none. */
 static bool find_mxfp4(const struct checkpoint *c, const char *name, const struct tensor **blocks,
                        const struct tensor **scales)
@@ -279,16 +308,70 @@ static bool find_mxfp4(const struct checkpoint *c, const char *name, const struc
 
 bool checkpoint_has(const struct checkpoint *c, const char *name)
 {
+    struct quantized_parts parts;
+    struct str path = {0};
     const struct tensor *blocks, *scales;
     if (c->random)
         return random_weights_has(&c->config, name);
-    return find(c, name) || find_mxfp4(c, name, &blocks, &scales);
+    bool has = find(c, name) || find_mxfp4(c, name, &blocks, &scales) ||
+               find_quantized(c, name, &parts, &path);
+    str_done(&path);
+    return has;
+}
+
+/* What `read` (quantized_weight or quantized_unpack) makes of the module. */
+static enum status read_quantized(const struct checkpoint *c, const struct quantized_parts *parts,
+                                  struct str *path,
+                                  enum status (*read)(const struct quantization *quantization,
+                                                      const char *path,
+                                                      const struct quantized_parts *parts,
+                                                      struct weight *out, struct error *error),
+                                  struct weight *out, struct error *error)
+{
+    enum status status = path->failed ? error_memory(error, path->len)
+                                      : read(&c->quantization, str_z(path), parts, out, error);
+    if (status != OK)
+        error_prefix(error, "%s", c->path);
+    str_done(path);
+    return status;
+}
+
+static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
+{
+    if (c->random)
+        random_weights_release(c->random, data);
+    for (size_t i = 0; i < c->n_files; i++) {
+        const struct file_map *map = &c->files[i];
+        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;
+        if (map->data && at >= start && at - start < map->bytes)
+            file_map_release(map, at - start, bytes);
+    }
+}
+
+enum status checkpoint_unpack(const struct checkpoint *c, const char *name, struct weight *weight,
+                              struct error *error)
+{
+    struct quantized_parts parts;
+    struct str path = {0};
+    if (!weight->is_packed)
+        return OK;
+    if (!find_quantized(c, name, &parts, &path))
+        return error_set(error, ERROR_NOT_FOUND, "%s has no tensor %.200s", c->path, name);
+    enum status status = read_quantized(c, &parts, &path, quantized_unpack, weight, error);
+    const struct tensor *codes = parts.codes ? parts.codes : parts.plain;
+    if (status == OK)
+        release_bytes(c, codes->data, codes->bytes);
+    return status;
 }
 
 enum status checkpoint_weight(const struct checkpoint *c, const char *name, struct weight *out,
                               struct error *error)
 {
     const struct tensor *tensor = find(c, name), *blocks, *scales, *biases;
+    struct quantized_parts parts;
+    struct str path = {0};
+    if (find_quantized(c, name, &parts, &path))
+        return read_quantized(c, &parts, &path, quantized_weight, out, error);
     if (!tensor && find_mxfp4(c, name, &blocks, &scales)) {
         enum status status = mxfp4_weight(blocks, scales, out, error);
         return status == OK ? OK : error_prefix(error, "%s", c->path);
@@ -338,8 +421,10 @@ enum status checkpoint_weight_of(const struct checkpoint *c, const char *name, i
     if (c->random)
         return make_random(c, name, rows, cols, wants_data, out, error);
     enum status status = checkpoint_weight(c, name, out, error);
-    if (status != OK || (out->rows == rows && out->cols == cols))
+    if (status != OK)
         return status;
+    if (out->rows == rows && out->cols == cols)
+        return wants_data ? checkpoint_unpack(c, name, out, error) : OK;
     return error_set(error, ERROR_INVALID,
                      "%s: weight %s is [%lld, %lld]; the configuration makes it [%lld, %lld]",
                      c->path, name, (long long)out->rows, (long long)out->cols, (long long)rows,
@@ -355,7 +440,7 @@ enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t grou
                          "%d bits in groups of %d; 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or "
                          "128 are possible",
                          (int)bits, (int)group);
-    if (c->mlx.block)
+    if (c->mlx.block || c->quantization.method != QUANTIZED_NOT)
         return error_set(error, ERROR_INVALID,
                          "%s is quantized already; give the checkpoint that it was made from",
                          c->path);
@@ -365,6 +450,12 @@ enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t grou
                              "%s is quantized already (%.200s is %s); give the checkpoint that it "
                              "was made from",
                              c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
+    for (size_t i = 0; i < c->tensors.n; i++)
+        if (mlx_is_fused_stack(&c->tensors.items[i]))
+            return error_set(error, ERROR_UNSUPPORTED,
+                             "%s has its experts' gate and up fused (%.200s), which this version "
+                             "does not quantize; use a checkpoint that is quantized already",
+                             c->path, c->tensors.items[i].name);
     c->made = format;
     return OK;
 }
@@ -374,20 +465,12 @@ enum status checkpoint_quantize_as(struct checkpoint *c, int word, struct error 
     return word == 0 ? OK : checkpoint_quantize(c, word == 1 ? 4 : 8, 64, error);
 }
 
-static void release_bytes(const struct checkpoint *c, const uint8_t *data, uint64_t bytes)
-{
-    if (c->random)
-        random_weights_release(c->random, data);
-    for (size_t i = 0; i < c->n_files; i++) {
-        const struct file_map *map = &c->files[i];
-        uintptr_t start = (uintptr_t)map->data, at = (uintptr_t)data;
-        if (map->data && at >= start && at - start < map->bytes)
-            file_map_release(map, at - start, bytes);
-    }
-}
-
 void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
 {
+    if (weight->unpacked) {
+        free(weight->unpacked);
+        return;
+    }
     release_bytes(c, weight->data, weight_bytes(weight));
     if (weight->levels.scales)
         release_bytes(c, weight->levels.scales, weight_levels_bytes(weight));
@@ -395,8 +478,7 @@ void checkpoint_release(const struct checkpoint *c, const struct weight *weight)
         release_bytes(c, weight->levels.biases, weight_levels_bytes(weight));
 }
 
-enum status checkpoint_vocab(const struct checkpoint *c, struct checkpoint_vocab *out,
-                             struct error *error)
+enum status checkpoint_vocab(const struct checkpoint *c, struct vocab *out, struct error *error)
 {
     if (!c->vocab.tokens)
         return error_set(error, ERROR_NOT_FOUND, "%s has no vocabulary inside", c->path);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/vocab.h"
 #include "base/weight.h"
 
 #include <stdbool.h>
@@ -16,9 +17,9 @@ struct checkpoint;
 /* `path` is a folder (config.json, *.safetensors or model.safetensors.index.json) or a .gguf file,
  * of a split one any of its files (NAME-00001-of-0000N.gguf; the others must lie beside it).
  * Files are mapped, headers are checked whole before anything is handed out. Refused with a
- * sentence that names the file: damaged or incomplete files, checkpoints that are quantized
- * otherwise than by MLX or as mxfp4 (by method), folders without safetensors, big-endian GGUFs,
- * split ones with a file missing. The files must not shrink while open. */
+ * sentence that names the file: damaged or incomplete files, checkpoints that are quantized by
+ * other methods than MLX's and those of quantized.h (by name), folders without safetensors,
+ * big-endian GGUFs, split ones with a file missing. The files must not shrink while open. */
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *error);
 void checkpoint_free(struct checkpoint *checkpoint);
 
@@ -52,8 +53,9 @@ const struct json *checkpoint_generation_config(const struct checkpoint *checkpo
 enum status checkpoint_weight(const struct checkpoint *checkpoint, const char *name,
                               struct weight *out, struct error *error);
 
-/* The same for a caller who knows the shape, which is checked. Of a model of random weights this is
- * the only way to a weight; its data is made when `wants_data` is set, and NULL otherwise. */
+/* The same for a caller who knows the shape, which is checked. With `wants_data` it is unpacked. Of
+ * a model of random weights this is the only way to a weight; its data is made when `wants_data` is
+ * set, and NULL otherwise. */
 enum status checkpoint_weight_of(const struct checkpoint *checkpoint, const char *name,
                                  int64_t rows, int64_t cols, bool wants_data, struct weight *out,
                                  struct error *error);
@@ -69,28 +71,20 @@ enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int
 enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
 int checkpoint_quantization_word(const char *text); /* its number, -1: none of them */
 
+/* Unpacks a weight that checkpoint_weight has marked as packed, whose bytes are not yet what its
+ * decoder reads (GPTQ's and AWQ's lie column by column); memory for it is held until
+ * checkpoint_release. Does nothing to others. */
+enum status checkpoint_unpack(const struct checkpoint *checkpoint, const char *name,
+                              struct weight *weight, struct error *error);
+
 /* Sum of the stored bytes of all weights. */
 uint64_t checkpoint_bytes(const struct checkpoint *checkpoint);
 
-/* Pages of this weight's bytes will not be read again. */
+/* This weight's bytes will not be read again. */
 void checkpoint_release(const struct checkpoint *checkpoint, const struct weight *weight);
 
-/* The vocabulary inside a GGUF. Strings are borrowed. NULL fields are absent. */
-struct checkpoint_vocab {
-    const char *model; /* "gpt2" */
-    const char *pre;   /* "smollm", "qwen2", "llama-bpe", ... */
-    int32_t n_tokens;
-    const char *const *tokens;  /* [n_tokens], NUL-terminated as in the file */
-    const int32_t *token_types; /* [n_tokens]: 1 normal, 3 control, 4 user-defined, ... or NULL */
-    int32_t n_merges;
-    const char *const *merges; /* "left right" */
-    int32_t bos_id, eos_id;    /* -1 when absent */
-    bool add_bos;              /* the file's word; without one, what `pre` implies */
-    const char *chat_template; /* or NULL */
-};
-
-/* ERROR_NOT_FOUND for a checkpoint without one (a folder). */
-enum status checkpoint_vocab(const struct checkpoint *checkpoint, struct checkpoint_vocab *out,
+/* The vocabulary inside a GGUF; ERROR_NOT_FOUND for a checkpoint without one (a folder). */
+enum status checkpoint_vocab(const struct checkpoint *checkpoint, struct vocab *out,
                              struct error *error);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mlx.h"
+#include "checkpoint/quantized.h"
 #include "checkpoint/random.h"
 #include "checkpoint/tensors.h"
 
@@ -23,9 +24,10 @@ struct checkpoint {
     struct random_weights *random; /* in place of files and tensors; NULL: there are files */
     struct json config, generation_config;
     struct mlx_quantization mlx;
-    bool is_mxfp4;                 /* config.json's quant_method */
-    struct mlx_format made;        /* bits > 0: checkpoint_quantize was asked for this */
-    struct checkpoint_vocab vocab; /* tokens == NULL: none */
+    struct quantization quantization; /* by another method */
+    bool is_mxfp4;                    /* config.json's quant_method */
+    struct mlx_format made;           /* bits > 0: checkpoint_quantize was asked for this */
+    struct vocab vocab;               /* tokens == NULL: none */
 };
 
 /* An empty checkpoint of this path (copied); NULL when memory is exhausted. */
@@ -42,8 +44,8 @@ enum status folder_open_config(struct checkpoint *checkpoint, const char *path,
 enum status config_parse(struct checkpoint *checkpoint, const char *name, const char *text,
                          size_t bytes, struct json *out, struct error *error);
 
-/* Fills checkpoint->mlx from config.json; ERROR_UNSUPPORTED with the method's name if it says that
- * the weights are quantized in another way. */
+/* Fills checkpoint->mlx or ->quantization from config.json; ERROR_UNSUPPORTED with the method's
+ * name if it says that the weights are quantized in another way. */
 enum status config_read_quantization(struct checkpoint *checkpoint, struct error *error);
 
 /* Everything of a GGUF that is one file, whose bytes are `data` (borrowed). Sentences do not name

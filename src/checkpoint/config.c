@@ -1,8 +1,6 @@
 /* config.json: parsed with limits; how its weights are quantized. */
 #include "checkpoint/checkpoint_struct.h"
 
-#include <stdio.h>
-
 enum status config_parse(struct checkpoint *checkpoint, const char *name, const char *text,
                          size_t bytes, struct json *out, struct error *error)
 {
@@ -15,22 +13,6 @@ enum status config_parse(struct checkpoint *checkpoint, const char *name, const 
     return status;
 }
 
-/* What the block says about itself: {"quant_method": "gptq", "bits": 4}. */
-static enum status refuse(const struct json *block, struct error *error)
-{
-    const char *method = json_string(json_get(block, "quant_method"));
-    if (!method)
-        method = "of an unknown method";
-    int64_t bits;
-    char detail[32] = "";
-    if (json_int(json_get(block, "bits"), 1, 64, &bits))
-        snprintf(detail, sizeof detail, ", %lld bits", (long long)bits);
-    return error_set(error, ERROR_UNSUPPORTED,
-                     "the weights are quantized (%.40s%s), which this version does not support; "
-                     "use the bf16 or f16 checkpoint, an MLX one or a GGUF file",
-                     method, detail);
-}
-
 enum status config_read_quantization(struct checkpoint *c, struct error *error)
 {
     enum status status = mlx_quantization_read(&c->config, &c->mlx, error);
@@ -40,8 +22,6 @@ enum status config_read_quantization(struct checkpoint *c, struct error *error)
     for (int i = 0; i < 2; i++) {
         const struct json *block = json_get(levels[i], "quantization_config");
         c->is_mxfp4 |= json_string_is(json_get(block, "quant_method"), "mxfp4");
-        if (!json_is_null(block) && !c->is_mxfp4)
-            return refuse(block, error);
     }
-    return OK;
+    return c->is_mxfp4 ? OK : quantization_read(&c->config, &c->quantization, error);
 }

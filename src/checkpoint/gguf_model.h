@@ -28,7 +28,7 @@ enum status gguf_token_id(const struct gguf *gguf, const char *key, int32_t *out
                           struct error *error);
 
 /* The vocabulary, copied into `arena`; out->tokens is NULL if the file has none. */
-enum status gguf_vocab(const struct gguf *gguf, struct arena *arena, struct checkpoint_vocab *out,
+enum status gguf_vocab(const struct gguf *gguf, struct arena *arena, struct vocab *out,
                        struct error *error);
 
 #endif

@@ -52,7 +52,7 @@ static enum status copy_string(const struct gguf *gguf, const char *key, struct 
 
 /* All strings of an array, in one piece of memory behind one array of pointers. */
 static enum status copy_strings(const struct gguf *gguf, const char *key, struct arena *arena,
-                                const char *const **out, int32_t *n, struct error *error)
+                                const char *const **out, size_t *n, struct error *error)
 {
     const struct gguf_value *value = gguf_find(gguf, key);
     if (!value)
@@ -84,12 +84,12 @@ static enum status copy_strings(const struct gguf *gguf, const char *key, struct
         copy += len + 1; /* the arena's memory is zeroed */
     }
     *out = strings;
-    *n = (int32_t)value->n;
+    *n = (size_t)value->n;
     return OK;
 }
 
-static enum status copy_types(const struct gguf *gguf, struct arena *arena,
-                              struct checkpoint_vocab *out, struct error *error)
+static enum status copy_types(const struct gguf *gguf, struct arena *arena, struct vocab *out,
+                              struct error *error)
 {
     const struct gguf_value *value = gguf_find(gguf, "tokenizer.ggml.token_type");
     if (!value)
@@ -97,7 +97,7 @@ static enum status copy_types(const struct gguf *gguf, struct arena *arena,
     if (value->type != GGUF_ARRAY || value->n != (uint64_t)out->n_tokens)
         return error_set(error, ERROR_INVALID,
                          "metadata key tokenizer.ggml.token_type is not an array of one number for "
-                         "each of the %d tokens",
+                         "each of the %zu tokens",
                          out->n_tokens);
     int32_t *types = arena_alloc_array(arena, (size_t)value->n, sizeof *types);
     if (!types)
@@ -122,10 +122,10 @@ static bool implies_bos(const char *pre)
                    strcmp(pre, "llama-v3") == 0);
 }
 
-enum status gguf_vocab(const struct gguf *gguf, struct arena *arena, struct checkpoint_vocab *out,
+enum status gguf_vocab(const struct gguf *gguf, struct arena *arena, struct vocab *out,
                        struct error *error)
 {
-    *out = (struct checkpoint_vocab){.bos_id = -1, .eos_id = -1};
+    *out = (struct vocab){.bos_id = -1, .eos_id = -1};
     enum status status =
         copy_strings(gguf, "tokenizer.ggml.tokens", arena, &out->tokens, &out->n_tokens, error);
     if (status != OK || !out->tokens)

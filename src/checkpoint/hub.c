@@ -8,11 +8,23 @@
 #include "checkpoint/hub_download.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 enum { LISTING_BYTES_MAX = 32 << 20 };
+
+const struct hub_terms *hub_terms(enum hub_source source)
+{
+    static const struct hub_terms terms[N_HUB_SOURCES] = {
+        [HUB_HUGGING_FACE] = {"the Hugging Face hub", "main", "https://huggingface.co",
+                              "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE"},
+        [HUB_MODELSCOPE] = {"ModelScope", "master", "https://www.modelscope.cn",
+                            "MODELSCOPE_DOMAIN", "MODELSCOPE_API_TOKEN", "MODELSCOPE_CACHE"},
+    };
+    return &terms[source];
+}
 
 /* --- references --------------------------------------------------------------------------------
  */
@@ -44,11 +56,13 @@ static bool is_relative_name(const char *text, size_t n)
     return n > 0 && !at_start;
 }
 
-enum status hub_reference_parse(struct hub_reference *out, const char *text, struct error *error)
+enum status hub_reference_parse(struct hub_reference *out, enum hub_source source, const char *text,
+                                struct error *error)
 {
     size_t org = strcspn(text, "/"), name = text[org] ? strcspn(text + org + 1, "@:") : 0;
     size_t repo = org + 1 + name;
-    *out = (struct hub_reference){.revision = "main"};
+    *out = (struct hub_reference){0};
+    snprintf(out->revision, sizeof out->revision, "%s", hub_terms(source)->revision);
     if (!text[org] || !is_repo_part(text, org) || !is_repo_part(text + org + 1, name) ||
         (name > 5 && strncasecmp(text + repo - 5, ".gguf", 5) == 0))
         return error_set(error, ERROR_INVALID, "\"%.200s\" is not ORG/NAME on the hub", text);
@@ -87,7 +101,7 @@ static bool is_true(const char *value)
                      strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0);
 }
 
-static void find_cache(struct str *out)
+static void find_hugging_face_cache(struct str *out)
 {
     const char *cache = options_environment("HF_HUB_CACHE");
     const char *home = options_environment("HF_HOME");
@@ -101,6 +115,17 @@ static void find_cache(struct str *out)
         str_printf(out, "%s/huggingface/hub", xdg);
     else if (user)
         str_printf(out, "%s/.cache/huggingface/hub", user);
+}
+
+/* A folder of its own: what ModelScope's client keeps beside it has another layout. */
+static void find_modelscope_cache(struct str *out)
+{
+    const char *cache = options_environment("MODELSCOPE_CACHE");
+    const char *user = options_environment("HOME");
+    if (cache)
+        str_printf(out, "%s/csgl", cache);
+    else if (user)
+        str_printf(out, "%s/.cache/modelscope/csgl", user);
 }
 
 static void trim_slashes(struct str *s)
@@ -118,28 +143,37 @@ static bool is_token(const char *token)
     return true;
 }
 
-enum status hub_settings_init(struct hub_settings *settings, struct error *error)
+enum status hub_settings_init(struct hub_settings *settings, enum hub_source source,
+                              struct error *error)
 {
-    const char *endpoint = options_environment("HF_ENDPOINT");
-    *settings = (struct hub_settings){.token = options_environment("HF_TOKEN"),
+    const struct hub_terms *terms = hub_terms(source);
+    const char *endpoint = options_environment(terms->endpoint_variable);
+    *settings = (struct hub_settings){.source = source,
+                                      .token = options_environment(terms->token_variable),
                                       .is_offline = is_true(options_environment("HF_HUB_OFFLINE"))};
-    find_cache(&settings->cache);
+    if (source == HUB_MODELSCOPE)
+        find_modelscope_cache(&settings->cache);
+    else
+        find_hugging_face_cache(&settings->cache);
     trim_slashes(&settings->cache);
-    str_append_z(&settings->endpoint, endpoint ? endpoint : "https://huggingface.co");
+    if (endpoint && source == HUB_MODELSCOPE && !strstr(endpoint, "://"))
+        str_append_z(&settings->endpoint, "https://"); /* it is a domain */
+    str_append_z(&settings->endpoint, endpoint ? endpoint : terms->endpoint);
     trim_slashes(&settings->endpoint);
     const char *url = str_z(&settings->endpoint);
     enum status status = OK;
     if (settings->cache.failed || settings->endpoint.failed)
         status = error_memory(error, settings->cache.len + settings->endpoint.len);
     else if (!settings->cache.len)
-        status = error_set(error, ERROR_NOT_FOUND,
-                           "there is no folder for models: set HF_HUB_CACHE, HF_HOME or HOME");
+        status = error_set(error, ERROR_NOT_FOUND, "there is no folder for models: set %s or HOME",
+                           terms->cache_variable);
     else if (strncasecmp(url, "https://", 8) != 0 && strncasecmp(url, "http://", 7) != 0)
-        status =
-            error_set(error, ERROR_INVALID, "HF_ENDPOINT is \"%.100s\", not a http(s) URL", url);
+        status = error_set(error, ERROR_INVALID, "%s is \"%.100s\", not a http(s) URL",
+                           terms->endpoint_variable, url);
     else if (settings->token && !is_token(settings->token))
-        status = error_set(error, ERROR_INVALID,
-                           "HF_TOKEN has characters that no token has, such as spaces");
+        status =
+            error_set(error, ERROR_INVALID, "%s has characters that no token has, such as spaces",
+                      terms->token_variable);
     if (status != OK)
         hub_settings_done(settings);
     return status;
@@ -264,21 +298,26 @@ static bool is_stopped(void *context)
     return progress && !progress->on_bytes(progress->context, "", 0, 0);
 }
 
-static enum status ask_listing(struct hub_http *http, const struct hub_reference *reference,
+static enum status ask_listing(struct hub_http *http, enum hub_source source,
+                               const struct hub_reference *reference,
                                const struct hub_progress *progress, struct hub_listing *listing,
                                struct error *error)
 {
     struct str path = {0}, text = {0};
     struct hub_reply reply;
-    str_printf(&path, "/api/models/%s/revision/", reference->repo);
+    bool is_modelscope = source == HUB_MODELSCOPE;
+    str_printf(&path,
+               is_modelscope ? "/api/v1/models/%s/repo/files?Revision="
+                             : "/api/models/%s/revision/",
+               reference->repo);
     hub_http_escape(&path, reference->revision, false);
-    str_append_z(&path, "?blobs=true");
+    str_append_z(&path, is_modelscope ? "&Recursive=true" : "?blobs=true");
     enum status status = path.failed
                              ? error_memory(error, path.len)
                              : hub_http_text(http, str_z(&path), LISTING_BYTES_MAX, is_stopped,
                                              (void *)(uintptr_t)progress, &text, &reply, error);
     if (status == OK) {
-        status = hub_listing_parse(listing, str_z(&text), text.len, error);
+        status = hub_listing_parse(listing, source, str_z(&text), text.len, error);
         if (status != OK)
             status = error_prefix(error, "the hub's answer about %s", reference->repo);
     }
@@ -322,15 +361,17 @@ enum status hub_pull(const struct hub_settings *settings, const struct hub_refer
                          reference->repo);
     enum status status = hub_http_open(&http, settings, error);
     if (status == OK)
-        status = ask_listing(http, reference, progress, &listing, error);
+        status = ask_listing(http, settings->source, reference, progress, &listing, error);
     if (status == OK)
         status = hub_listing_choose(&listing, reference, &main_file, error);
     if (status == OK) {
-        struct hub_download download = {.settings = settings,
-                                        .http = http,
-                                        .repo = reference->repo,
-                                        .commit = listing.commit,
-                                        .progress = progress};
+        struct hub_download download = {
+            .settings = settings,
+            .http = http,
+            .repo = reference->repo,
+            .commit = listing.commit,
+            .revision = settings->source == HUB_MODELSCOPE ? reference->revision : listing.commit,
+            .progress = progress};
         status = fetch_wanted(&download, &listing, error);
     }
     if (status == OK)
@@ -354,10 +395,9 @@ enum status hub_config(const struct hub_settings *settings, const struct hub_ref
         return error_set(error, ERROR_INVALID,
                          "%s cannot be looked at because HF_HUB_OFFLINE is set; unset it",
                          reference->repo);
-    str_printf(&path, "/%s/resolve/", reference->repo);
-    hub_http_escape(&path, reference->revision, false);
-    str_append_z(&path, "/config.json");
-    enum status status = hub_http_open(&http, settings, error);
+    hub_download_path(&path, settings->source, reference->repo, reference->revision, "config.json");
+    enum status status =
+        path.failed ? error_memory(error, path.len) : hub_http_open(&http, settings, error);
     if (status == OK)
         status =
             hub_http_text(http, str_z(&path), CONFIG_LIMIT, is_stopped, NULL, out, &reply, error);

@@ -1,6 +1,7 @@
 #include "checkpoint/hub_download.h"
 
 #include "base/log.h"
+#include "base/sha1.h"
 #include "base/sha256.h"
 #include "checkpoint/hub_cache.h"
 
@@ -20,12 +21,13 @@ struct transfer {
     const struct hub_file *file;
     struct hub_reply head, reply;
     uint64_t bytes;     /* of the whole file */
-    const char *sha256; /* expected, or NULL */
+    const char *sha256; /* expected, or NULL; of small files `file` has git's name for them */
     struct str url_path, blob, incomplete;
     int fd;
     uint64_t at; /* bytes in the incomplete file */
     struct sha256 hash;
-    bool has_begun; /* the reply to the current request has been looked at */
+    struct sha1 git_hash; /* used if file->sha1 is known */
+    bool has_begun;       /* the reply to the current request has been looked at */
 };
 
 static bool report(struct transfer *t)
@@ -61,11 +63,6 @@ static enum status file_error(struct transfer *t, const char *what, struct error
 /* --- what the hub says about the file ----------------------------------------------------------
  */
 
-static bool is_sha256(const char *text)
-{
-    return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
-}
-
 /* An ETag becomes a file name. */
 static bool is_blob_name(const char *etag)
 {
@@ -82,7 +79,8 @@ static enum status check_head(struct transfer *t, struct error *error)
     const struct hub_file *file = t->file;
     const struct hub_reply *head = &t->head;
     if (!is_blob_name(head->etag))
-        return error_set(error, ERROR_INVALID, "the hub names no usable ETag for %s", file->name);
+        return error_set(error, ERROR_INVALID, "the hub names no usable ETag or digest for %s",
+                         file->name);
     if (head->commit[0] && strcmp(head->commit, t->download->commit) != 0)
         return error_set(error, ERROR_INVALID, "the hub answers with commit %s of %s instead of %s",
                          head->commit, file->name, t->download->commit);
@@ -95,7 +93,7 @@ static enum status check_head(struct transfer *t, struct error *error)
             "the hub's listing says that %s has %llu bytes and its file server that it has %lld",
             file->name, (unsigned long long)t->bytes, (long long)head->bytes);
     /* The ETag of a file in large file storage is its SHA-256. */
-    t->sha256 = file->sha256 ? file->sha256 : is_sha256(head->etag) ? head->etag : NULL;
+    t->sha256 = file->sha256 ? file->sha256 : hub_is_hex(head->etag, 64) ? head->etag : NULL;
     return OK;
 }
 
@@ -104,6 +102,11 @@ static enum status ask_head(struct transfer *t, struct error *error)
     struct hub_request request = {
         .path = str_z(&t->url_path), .is_head = true, .is_cancelled = is_cancelled, .context = t};
     enum status status;
+    if (t->download->settings->source == HUB_MODELSCOPE) { /* its listing says all there is */
+        snprintf(t->head.etag, sizeof t->head.etag, "%s", t->file->sha256 ? t->file->sha256 : "");
+        t->head.bytes = -1;
+        return check_head(t, error);
+    }
     for (int attempt = 1;; attempt++) {
         status = hub_http_send(t->download->http, &request, &t->head, error);
         if (status == OK || !hub_http_try_again(&request, &t->head, attempt, &status, error))
@@ -115,9 +118,25 @@ static enum status ask_head(struct transfer *t, struct error *error)
 /* --- the incomplete file -----------------------------------------------------------------------
  */
 
+static void begin_digests(struct transfer *t)
+{
+    char head[32]; /* git hashes it, with its NUL, before the bytes */
+    int n = snprintf(head, sizeof head, "blob %llu", (unsigned long long)t->bytes);
+    sha256_init(&t->hash);
+    sha1_init(&t->git_hash);
+    sha1_update(&t->git_hash, head, (size_t)n + 1);
+}
+
+static void update_digests(struct transfer *t, const char *data, size_t bytes)
+{
+    sha256_update(&t->hash, data, bytes);
+    if (t->file->sha1)
+        sha1_update(&t->git_hash, data, bytes);
+}
+
 static enum status start_over(struct transfer *t, struct error *error)
 {
-    sha256_init(&t->hash);
+    begin_digests(t);
     t->at = 0;
     if (ftruncate(t->fd, 0) != 0 || lseek(t->fd, 0, SEEK_SET) != 0)
         return file_error(t, "emptied", error);
@@ -133,7 +152,7 @@ static enum status open_incomplete(struct transfer *t, struct error *error)
     t->fd = open(str_z(&t->incomplete), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (t->fd < 0)
         return file_error(t, "opened", error);
-    sha256_init(&t->hash);
+    begin_digests(t);
     if (!str_reserve(&buffer, CHUNK))
         return error_memory(error, CHUNK);
     while (status == OK) {
@@ -144,7 +163,7 @@ static enum status open_incomplete(struct transfer *t, struct error *error)
             status = file_error(t, "read", error);
         if (n <= 0)
             break;
-        sha256_update(&t->hash, buffer.data, (size_t)n);
+        update_digests(t, buffer.data, (size_t)n);
         t->at += (uint64_t)n;
         if (!report(t))
             status = error_set(error, ERROR_CANCELLED, "interrupted");
@@ -164,10 +183,11 @@ static enum status check_space(struct transfer *t, struct error *error)
         return OK;
     return error_set(error, ERROR_IO,
                      "%s needs %llu more bytes and the disk of %s has room for %llu; make room or "
-                     "set HF_HUB_CACHE to another folder",
+                     "set %s to another folder",
                      t->file->name, (unsigned long long)missing,
                      str_z(&t->download->settings->cache),
-                     (unsigned long long)(disk.f_bavail * unit));
+                     (unsigned long long)(disk.f_bavail * unit),
+                     hub_terms(t->download->settings->source)->cache_variable);
 }
 
 /* --- the bytes ---------------------------------------------------------------------------------
@@ -179,9 +199,10 @@ static enum status begin(struct transfer *t, struct error *error)
     const struct hub_reply *reply = &t->reply;
     enum status status = OK;
     t->has_begun = true;
-    if (reply->http_status == 200 && t->at > 0)
-        status = start_over(t, error); /* a server without ranges sends everything */
-    else if (reply->http_status == 206 && (uint64_t)reply->range_start != t->at)
+    /* A server without ranges sends everything; some send a range with 200. */
+    if (reply->http_status == 200 && t->at > 0 && reply->range_start == 0)
+        status = start_over(t, error);
+    else if ((uint64_t)reply->range_start != t->at)
         status = error_set(error, ERROR_INVALID,
                            "the hub sends %s from byte %lld where byte %llu was asked for",
                            t->file->name, (long long)reply->range_start, (unsigned long long)t->at);
@@ -201,7 +222,7 @@ static enum status take_bytes(void *context, const char *data, size_t bytes, str
     if (bytes > t->bytes - t->at)
         return error_set(error, ERROR_INVALID, "the hub sends more than the %llu bytes of %s",
                          (unsigned long long)t->bytes, t->file->name);
-    sha256_update(&t->hash, data, bytes);
+    update_digests(t, data, bytes);
     while (bytes) {
         ssize_t n = write(t->fd, data, bytes);
         if (n < 0 && errno == EINTR)
@@ -251,14 +272,19 @@ static enum status fetch(struct transfer *t, struct error *error)
 static enum status check_digest(struct transfer *t, struct error *error)
 {
     char found[SHA256_HEX];
-    if (!t->sha256)
-        return OK;
-    sha256_hex(&t->hash, found);
-    if (strcmp(found, t->sha256) == 0)
+    const char *kind = "SHA-256", *expected = t->sha256;
+    if (expected) {
+        sha256_hex(&t->hash, found);
+    } else if (t->file->sha1) {
+        kind = "git's SHA-1";
+        expected = t->file->sha1;
+        sha1_hex(&t->git_hash, found);
+    }
+    if (!expected || strcmp(found, expected) == 0)
         return OK;
     return error_set(error, ERROR_INVALID,
-                     "%s arrived with SHA-256 %s instead of %s and was deleted; pull it again",
-                     t->file->name, found, t->sha256);
+                     "%s arrived with %s %s instead of %s and was deleted; pull it again",
+                     t->file->name, kind, found, expected);
 }
 
 /* The caller holds the blob's lock. */
@@ -313,6 +339,15 @@ static enum status make_names(struct transfer *t, struct str *lock, struct error
     return status;
 }
 
+void hub_download_path(struct str *out, enum hub_source source, const char *repo,
+                       const char *revision, const char *file)
+{
+    str_printf(out, "%s/%s/resolve/", source == HUB_MODELSCOPE ? "/models" : "", repo);
+    hub_http_escape(out, revision, false);
+    str_append_char(out, '/');
+    hub_http_escape(out, file, true);
+}
+
 enum status hub_download_file(struct hub_download *download, const struct hub_file *file,
                               struct error *error)
 {
@@ -326,8 +361,8 @@ enum status hub_download_file(struct hub_download *download, const struct hub_fi
         download->done += file->bytes;
         return report(&t) ? OK : error_set(error, ERROR_CANCELLED, "interrupted");
     }
-    str_printf(&t.url_path, "/%s/resolve/%s/", download->repo, download->commit);
-    hub_http_escape(&t.url_path, file->name, true);
+    hub_download_path(&t.url_path, download->settings->source, download->repo, download->revision,
+                      file->name);
     enum status status = t.url_path.failed ? error_memory(error, 64) : ask_head(&t, error);
     if (status == OK)
         status = make_names(&t, &lock, error);

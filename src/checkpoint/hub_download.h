@@ -9,9 +9,14 @@ struct hub_download {
     const struct hub_settings *settings;
     struct hub_http *http;
     const char *repo, *commit;
+    const char *revision; /* by which the hub is asked for the files: ModelScope has no commits */
     const struct hub_progress *progress; /* may be NULL */
     uint64_t done, total;                /* bytes of the whole pull; `done` is moved on */
 };
+
+/* Appends where the hub has the file of a revision, without the endpoint. */
+void hub_download_path(struct str *out, enum hub_source source, const char *repo,
+                       const char *revision, const char *file);
 
 /* Fetches the file unless the snapshot has it. What has arrived of an interrupted file is kept and
  * continued; a digest that does not fit deletes it. */

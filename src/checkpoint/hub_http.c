@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <curl/curl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -67,6 +68,12 @@ enum status hub_http_open(struct hub_http **out, const struct hub_settings *sett
         str_printf(&token, "Authorization: Bearer %s", settings->token);
         status = add_header(&http->headers_with_token, identity, error);
         if (status == OK)
+            status = token.failed ? error_memory(error, token.len)
+                                  : add_header(&http->headers_with_token, str_z(&token), error);
+        /* Older parts of ModelScope look for the token in this cookie. */
+        str_clear(&token);
+        str_printf(&token, "Cookie: m_session_id=%s", settings->token);
+        if (status == OK && settings->source == HUB_MODELSCOPE)
             status = token.failed ? error_memory(error, token.len)
                                   : add_header(&http->headers_with_token, str_z(&token), error);
     }
@@ -305,20 +312,20 @@ static enum status perform(struct exchange *x, const char *url, struct error *er
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-static const char *remedy(long code)
+enum { REMEDY_BYTES = 200 };
+
+static void write_remedy(long code, const char *token_variable, char out[REMEDY_BYTES])
 {
-    switch (code) {
-    case 401:
-    case 403:
-        return ": it is private, needs a licence to be accepted, or does not exist; check the name "
-               "and set HF_TOKEN to a token that may read it";
-    case 404:
-        return ": the hub has no such repository, revision or file";
-    case 429:
-        return ": too many requests; wait, or set HF_TOKEN";
-    default:
-        return "";
-    }
+    out[0] = '\0';
+    if (code == 401 || code == 403)
+        snprintf(out, REMEDY_BYTES,
+                 ": it is private, needs a licence to be accepted, or does not exist; check the "
+                 "name and set %s to a token that may read it",
+                 token_variable);
+    else if (code == 404)
+        snprintf(out, REMEDY_BYTES, ": the hub has no such repository, revision or file");
+    else if (code == 429)
+        snprintf(out, REMEDY_BYTES, ": too many requests; wait, or set %s", token_variable);
 }
 
 static enum status judge(const struct exchange *x, const char *url, struct error *error)
@@ -329,9 +336,10 @@ static enum status judge(const struct exchange *x, const char *url, struct error
         return OK;
     reply->may_work_later = code == 408 || code == 429 || code >= 500;
     size_t n = strcspn(url, "?");
+    char remedy[REMEDY_BYTES];
+    write_remedy(code, hub_terms(x->http->settings->source)->token_variable, remedy);
     return error_set(error, code == 404 ? ERROR_NOT_FOUND : ERROR_IO,
-                     "%.*s answers with status %ld%s", (int)(n < 300 ? n : 300), url, code,
-                     remedy(code));
+                     "%.*s answers with status %ld%s", (int)(n < 300 ? n : 300), url, code, remedy);
 }
 
 enum status hub_http_send(struct hub_http *http, const struct hub_request *request,

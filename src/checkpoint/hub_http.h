@@ -32,7 +32,7 @@ struct hub_reply {
     char etag[HUB_ETAG_MAX + 1];   /* X-Linked-Etag, else ETag, without quotes; "": none */
     char commit[HUB_ETAG_MAX + 1]; /* X-Repo-Commit, or "" */
     int64_t bytes;                 /* X-Linked-Size, else Content-Length; -1: unknown */
-    int64_t range_start;           /* of a 206; 0 otherwise */
+    int64_t range_start;           /* of Content-Range; 0 without one */
     bool may_work_later;           /* broken connection, 408, 429, 5xx */
     int retry_after;               /* seconds that the server asked for, or 0 */
 };

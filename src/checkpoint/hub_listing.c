@@ -1,6 +1,5 @@
 #include "checkpoint/hub_listing.h"
 
-#include "base/json.h"
 #include "base/size.h"
 
 #include <ctype.h>
@@ -8,16 +7,16 @@
 #include <string.h>
 #include <strings.h>
 
-enum { LISTING_ARENA_MAX = 256 << 20, MAX_NAME_PART = 255, MAX_PARTS = 99999 };
+enum { MAX_NAME_PART = 255, MAX_PARTS = 99999 };
 
-static bool is_hex(const char *text, size_t n)
+bool hub_is_hex(const char *text, size_t n)
 {
     return strlen(text) == n && strspn(text, "0123456789abcdef") == n;
 }
 
 bool hub_is_commit(const char *text)
 {
-    return is_hex(text, 40) || is_hex(text, 64);
+    return hub_is_hex(text, 40) || hub_is_hex(text, 64);
 }
 
 /* --- names ------------------------------------------------------------------------------------ */
@@ -64,7 +63,7 @@ static bool starts_with(const char *name, const char *prefix)
 enum status hub_listing_add(struct hub_listing *listing, const char *name, struct hub_file **out,
                             struct error *error)
 {
-    listing->arena.limit = LISTING_ARENA_MAX;
+    listing->arena.limit = HUB_LISTING_ARENA_MAX;
     if (!is_file_name(name))
         return error_set(error, ERROR_INVALID,
                          "the file name \"%.100s\" would not stay inside its folder", name);
@@ -84,53 +83,6 @@ enum status hub_listing_add(struct hub_listing *listing, const char *name, struc
     listing->files[listing->n] = file;
     *out = &listing->files[listing->n++];
     return OK;
-}
-
-static enum status add_sibling(struct hub_listing *listing, const struct json *sibling,
-                               struct error *error)
-{
-    const char *name = json_string(json_get(sibling, "rfilename"));
-    struct hub_file *file;
-    int64_t bytes;
-    if (!name)
-        return error_set(error, ERROR_INVALID, "a file of the listing has no name");
-    enum status status = hub_listing_add(listing, name, &file, error);
-    if (status != OK)
-        return status;
-    const struct json *lfs = json_get(sibling, "lfs");
-    const struct json *size = json_get(lfs, "size");
-    if (!size)
-        size = json_get(sibling, "size");
-    file->has_size = json_int(size, 0, INT64_MAX, &bytes);
-    if (!file->has_size && !json_is_null(size))
-        return error_set(error, ERROR_INVALID, "the listing's size of %s is no number of bytes",
-                         name);
-    file->bytes = file->has_size ? (uint64_t)bytes : 0;
-    const char *sha256 = json_string(json_get(lfs, "sha256"));
-    if (sha256 && !is_hex(sha256, 64))
-        return error_set(error, ERROR_INVALID, "the listing's SHA-256 of %s is malformed", name);
-    file->sha256 = sha256 ? arena_copy(&listing->arena, sha256, 64) : NULL;
-    return sha256 && !file->sha256 ? error_memory(error, 64) : OK;
-}
-
-enum status hub_listing_parse(struct hub_listing *listing, const char *text, size_t bytes,
-                              struct error *error)
-{
-    struct arena arena = {.limit = LISTING_ARENA_MAX};
-    struct json root;
-    enum status status = json_parse(&arena, text, bytes, &root, error);
-    if (status == OK) {
-        const char *commit = json_string(json_get(&root, "sha"));
-        const struct json *siblings = json_get(&root, "siblings");
-        if (!commit || !hub_is_commit(commit) || !siblings || siblings->type != JT_ARRAY)
-            status = error_set(error, ERROR_INVALID, "it names no commit or no list of files");
-        else
-            memcpy(listing->commit, commit, strlen(commit) + 1);
-        for (size_t i = 0; status == OK && i < siblings->n; i++)
-            status = add_sibling(listing, &siblings->items[i], error);
-    }
-    arena_done(&arena);
-    return status;
 }
 
 void hub_listing_done(struct hub_listing *listing)

@@ -26,7 +26,8 @@ static bool repo_of_folder(const char *folder, char *out, size_t room)
     if (!middle || (size_t)snprintf(out, room, "%.*s/%s", (int)(middle - folder - (ptrdiff_t)n),
                                     folder + n, middle + 2) >= room)
         return false;
-    return hub_reference_parse(&reference, out, NULL) == OK && strcmp(reference.repo, out) == 0;
+    return hub_reference_parse(&reference, HUB_HUGGING_FACE, out, NULL) == OK &&
+           strcmp(reference.repo, out) == 0;
 }
 
 static bool is_dot(const char *name)

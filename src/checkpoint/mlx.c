@@ -181,29 +181,41 @@ enum status mlx_weight(const struct mlx_quantization *quantization, const char *
     return OK;
 }
 
+static bool ends_with(const struct tensor *tensor, const char *suffix)
+{
+    size_t len = strlen(suffix);
+    return tensor->name_len > len && strcmp(tensor->name + tensor->name_len - len, suffix) == 0;
+}
+
 /* Routers are small and their rounding changes the choice of experts: they stay floats. */
 static bool is_router(const struct tensor *tensor)
 {
     static const char *const suffixes[] = {".mlp.gate.weight", ".mlp.gate.wg.weight",
-                                           ".mlp.router.weight", ".shared_expert_gate.weight"};
+                                           ".mlp.router.weight", ".shared_expert_gate.weight",
+                                           ".ffn_gate_inp.weight"};
     bool found = false;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t len = strlen(suffixes[i]);
-        found |= tensor->name_len > len &&
-                 strcmp(tensor->name + tensor->name_len - len, suffixes[i]) == 0;
-    }
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        found |= ends_with(tensor, suffixes[i]);
     return found;
+}
+
+bool mlx_is_stack(const struct tensor *tensor)
+{
+    return tensor->n_dims == 3 &&
+           (strstr(tensor->name, ".experts.") || strstr(tensor->name, ".switch_mlp."));
+}
+
+bool mlx_is_fused_stack(const struct tensor *tensor)
+{
+    return mlx_is_stack(tensor) && !ends_with(tensor, ".weight");
 }
 
 bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out)
 {
     static const enum weight_level_type types[] = {
         [WEIGHT_F32] = LEVEL_F32, [WEIGHT_F16] = LEVEL_F16, [WEIGHT_BF16] = LEVEL_BF16};
-    static const char suffix[] = ".weight";
-    size_t suffix_len = sizeof suffix - 1;
-    bool is_module = tensor->name_len > suffix_len &&
-                     strcmp(tensor->name + tensor->name_len - suffix_len, suffix) == 0;
-    if (!is_module || is_router(tensor) || tensor->rows < 2 || tensor->n_dims > 2 ||
+    bool is_matrix = tensor->n_dims <= 2 || mlx_is_stack(tensor);
+    if (!ends_with(tensor, ".weight") || is_router(tensor) || tensor->rows < 2 || !is_matrix ||
         tensor->cols % format->group || tensor->encoding < WEIGHT_F32 ||
         tensor->encoding > WEIGHT_BF16)
         return false;

@@ -78,6 +78,14 @@ static const char *sibling(struct writing *w, const struct tensor *tensor, const
     return copy;
 }
 
+/* The tensor's shape, but for its last dimension. */
+static void copy_shape(const struct tensor *tensor, int64_t cols, struct shard_tensor *out)
+{
+    out->n_dims = tensor->n_dims;
+    memcpy(out->dims, tensor->dims, sizeof out->dims);
+    out->dims[out->n_dims - 1] = cols;
+}
+
 /* Words, scales and biases. */
 static enum status list_quantized(struct writing *w, const struct tensor *tensor,
                                   const struct weight *weight, struct error *error)
@@ -85,15 +93,12 @@ static enum status list_quantized(struct writing *w, const struct tensor *tensor
     int64_t groups = weight->cols / weight->levels.group;
     int64_t words = weight->cols * weight->levels.bits / 32;
     uint64_t level = weight_level_bytes(weight->levels.type);
-    struct shard_tensor codes = {.name = tensor->name,
-                                 .dtype = "U32",
-                                 .n_dims = 2,
-                                 .dims = {weight->rows, words},
-                                 .bytes = (uint64_t)(weight->rows * words) * 4};
+    struct shard_tensor codes = {
+        .name = tensor->name, .dtype = "U32", .bytes = (uint64_t)(weight->rows * words) * 4};
     struct shard_tensor levels = {.dtype = level_dtype(weight->levels.type),
-                                  .n_dims = 2,
-                                  .dims = {weight->rows, groups},
                                   .bytes = (uint64_t)(weight->rows * groups) * level};
+    copy_shape(tensor, words, &codes);
+    copy_shape(tensor, groups, &levels);
     enum status status = shard_writer_add(&w->shards, &codes, error);
     for (int i = 0; i < 2 && status == OK; i++) {
         levels.name = sibling(w, tensor, i ? ".biases" : ".scales");
@@ -109,8 +114,8 @@ static enum status list_tensor(struct writing *w, const struct tensor *tensor, s
     if (strstr(tensor->name, ".experts."))
         return error_set(
             error, ERROR_UNSUPPORTED,
-            "%s has experts (%.200s), which this version quantizes neither into a file "
-            "nor at load; use a checkpoint that is quantized already",
+            "%s has experts of their own names (%.200s), which mlx-lm would not find quantized; "
+            "quantize it at load with --quantization, or use a checkpoint of stacks (switch_mlp)",
             w->checkpoint->path, tensor->name);
     if (mlx_make(&w->checkpoint->made, tensor, &weight))
         return list_quantized(w, tensor, &weight, error);

@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/model_path.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "scheduler/scheduler.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static enum status open_model_parts(struct bench *b, struct error *error)
     if (status == OK)
         status = bench_encoder_init(&b->encoder, &b->text, error);
     if (status == OK)
-        status = cpu_device_open(&b->device, &cpu, error);
+        status = device_open(&b->device, b->model.device, &cpu, error);
     if (status == OK)
         status = engine_open(&b->engine, b->checkpoint, b->device, comm_self(), &request,
                              b->is_json ? NULL : progress_if_terminal(), NULL, error);

@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/model_path.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static enum status open_engine(struct bench *b, struct error *error)
                                      .memory_ratio = b->model.memory_ratio};
     enum status status = options_checkpoint(&b->model, &b->checkpoint, error);
     if (status == OK)
-        status = cpu_device_open(&b->device, &cpu, error);
+        status = device_open(&b->device, b->model.device, &cpu, error);
     if (status == OK)
         status = engine_open(&b->engine, b->checkpoint, b->device, comm_self(), &request,
                              b->is_json ? NULL : progress_if_terminal(), NULL, error);
@@ -219,6 +219,10 @@ static enum status profile_shape(struct bench *b, const struct shape *s, struct 
     struct samples gaps = {0};
     struct timing t;
     struct cpu_limits limits;
+    if (!device_is_cpu(b->device))
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "--profile times the operations of the CPU; %s runs them later",
+                         b->device->name);
     b->step = 0;
     enum status status = trace_new(&b->trace, NULL, "csgl", 1, TRACE_DEFAULT_EVENTS, error);
     if (status == OK)
@@ -233,9 +237,8 @@ static enum status profile_shape(struct bench *b, const struct shape *s, struct 
     if (status == OK && !b->is_json)
         status = cpu_measure(&limits, b->model.threads, cpu_isa_best(), error);
     if (status == OK && !b->is_json) {
-        enum arithmetic arithmetic = cpu_device_activations(b->device) == ACTIVATIONS_INT8
-                                         ? ARITHMETIC_INT8
-                                         : ARITHMETIC_F32;
+        enum arithmetic arithmetic =
+            device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
         print_ops(b->ops, TRACE_PREFILL, &limits, arithmetic);
         print_ops(b->ops, TRACE_DECODE, &limits, arithmetic);
         printf("limits: %.1f GB/s read from memory, %.0f GOP/s %s; the trace is in %s\n",

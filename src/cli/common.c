@@ -103,6 +103,7 @@ int open_model(struct csgl_engine **engine, const struct model_options *options,
     config.model_path = resolved.path;
     config.random_weights = options->random_weights ? random_encoding(options) : NULL;
     config.chat_template_path = options->chat_template;
+    config.device = options->device;
     config.threads = options->threads;
     config.activations = options->activations;
     config.kv_cache_dtype = options->kv_cache_dtype;

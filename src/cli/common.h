@@ -6,8 +6,15 @@
 #include "base/str.h"
 #include "csgl.h"
 
+/* Where a repository's name is looked for. */
+struct source_options {
+    int source; /* enum hub_source */
+    bool use_modelscope;
+};
+
 struct model_options {
-    const char *model_path, *chat_template;
+    struct source_options source;
+    const char *model_path, *chat_template, *device;
     const char *random_weights, *quantization; /* a configuration in model_path's place */
     const char *path;                          /* what model_path stands for: cli/model_path.h */
     struct str path_text;                      /* its memory, when it is not model_path itself */
@@ -30,6 +37,20 @@ struct model_options model_options_default(void);
 struct sampling_options sampling_options_default(void);
 
 /* Rows for a command's table; the structs must outlive it. */
+#define SOURCE_OPTIONS(s)                                                                          \
+    {"--model-source",                                                                             \
+     NULL,                                                                                         \
+     OPTION_CHOICE,                                                                                \
+     &(s).source,                                                                                  \
+     "huggingface|modelscope",                                                                     \
+     0,                                                                                            \
+     0,                                                                                            \
+     "the hub that knows ORG/NAME"},                                                               \
+    {                                                                                              \
+        "--use-modelscope", NULL, OPTION_FLAG, &(s).use_modelscope, NULL, 0, 0,                    \
+            "the same as --model-source modelscope"                                                \
+    }
+
 #define MODEL_OPTIONS(m)                                                                           \
     {"--model-path",                                                                               \
      "--model",                                                                                    \
@@ -39,6 +60,15 @@ struct sampling_options sampling_options_default(void);
      0,                                                                                            \
      0,                                                                                            \
      "a model folder, a .gguf file or ORG/NAME on the hub"},                                       \
+        SOURCE_OPTIONS((m).source),                                                                \
+        {"--device",                                                                               \
+         NULL,                                                                                     \
+         OPTION_STRING,                                                                            \
+         &(m).device,                                                                              \
+         "DEVICE",                                                                                 \
+         0,                                                                                        \
+         0,                                                                                        \
+         "cpu, cuda or cuda:N (first or Nth NVIDIA GPU); default cpu"},                            \
         {"--random-weights",                                                                       \
          "--dummy-weight",                                                                         \
          OPTION_STRING,                                                                            \

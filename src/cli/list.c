@@ -1,4 +1,4 @@
-/* csgl list: the models in the Hugging Face cache. */
+/* csgl list: the models in a hub's cache. */
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
@@ -20,16 +20,21 @@ static void print_entry(void *context, const struct hub_entry *entry)
 
 int command_list(int argc, char **argv)
 {
+    struct source_options source = {0};
+    const struct option options[] = {SOURCE_OPTIONS(source)};
     struct command_line line = {
-        .usage = "csgl list",
+        .usage = "csgl list [options]",
         .about = "Lists the models in the Hugging Face cache ($HF_HUB_CACHE, $HF_HOME/hub or\n"
-                 "~/.cache/huggingface/hub)."};
+                 "~/.cache/huggingface/hub) or of ModelScope ($MODELSCOPE_CACHE/csgl or\n"
+                 "~/.cache/modelscope/csgl).",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0]};
     struct hub_settings settings;
     struct error error;
     int n = 0, exit_status = command_line_parse(&line, argc, argv);
     if (exit_status >= 0)
         return exit_status;
-    if (hub_settings_init(&settings, &error) != OK) {
+    if (hub_settings_init(&settings, source_of(&source), &error) != OK) {
         log_error("%s", error.message);
         return 1;
     }

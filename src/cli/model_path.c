@@ -123,8 +123,14 @@ static int find_or_pull(const struct hub_settings *settings, const struct hub_re
     return 1;
 }
 
+enum hub_source source_of(const struct source_options *options)
+{
+    return options->use_modelscope ? HUB_MODELSCOPE : (enum hub_source)options->source;
+}
+
 int model_path_resolve(struct model_options *options)
 {
+    enum hub_source source = source_of(&options->source);
     struct hub_settings settings;
     struct hub_reference reference;
     struct error error;
@@ -151,9 +157,9 @@ int model_path_resolve(struct model_options *options)
         return 0;
     options->path = options->model_path;
     if (file_exists(options->model_path) ||
-        hub_reference_parse(&reference, options->model_path, NULL) != OK)
+        hub_reference_parse(&reference, source, options->model_path, NULL) != OK)
         return 0;
-    if (hub_settings_init(&settings, &error) != OK) {
+    if (hub_settings_init(&settings, source, &error) != OK) {
         log_error("%s", error.message);
         return 1;
     }
@@ -166,4 +172,34 @@ int model_path_resolve(struct model_options *options)
 void model_path_done(struct model_options *options)
 {
     str_done(&options->path_text);
+}
+
+/* --- commands about one repository ------------------------------------------------------------ */
+
+int repository_parse(struct repository *repository, struct command_line *line, const char *hint,
+                     int argc, char **argv)
+{
+    struct error error;
+    line->max_positionals = 1;
+    int exit_status = command_line_parse(line, argc, argv);
+    if (exit_status >= 0)
+        return exit_status;
+    if (line->positionals.n != 1) {
+        log_error("which model? %s", hint);
+        return 2;
+    }
+    enum hub_source source = source_of(&repository->source);
+    enum status status =
+        hub_reference_parse(&repository->reference, source, line->positionals.items[0], &error);
+    if (status == OK)
+        status = hub_settings_init(&repository->settings, source, &error);
+    if (status == OK)
+        return -1;
+    log_error("%s", error.message);
+    return 1;
+}
+
+void repository_done(struct repository *repository)
+{
+    hub_settings_done(&repository->settings);
 }

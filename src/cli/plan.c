@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/model_path.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "engine/memory_plan.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static enum status open_hub(struct plan *p, const struct hub_reference *referenc
 {
     struct hub_settings settings;
     struct str text = {0};
-    enum status status = hub_settings_init(&settings, error);
+    enum status status = hub_settings_init(&settings, source_of(&p->options.source), error);
     if (status != OK)
         return status;
     status = hub_find(&settings, reference, &p->options.path_text, NULL);
@@ -95,7 +95,8 @@ static enum status open_source(struct plan *p, struct error *error)
 {
     struct hub_reference reference;
     const char *encoding = p->options.quantization ? p->options.quantization : "bf16";
-    if (!file_exists(p->name) && hub_reference_parse(&reference, p->name, NULL) == OK)
+    if (!file_exists(p->name) &&
+        hub_reference_parse(&reference, source_of(&p->options.source), p->name, NULL) == OK)
         return open_hub(p, &reference, encoding, error);
     if (!is_for_files(p) || ends_with(p->name, ".json"))
         return checkpoint_open_random(&p->checkpoint, p->name, encoding, error);
@@ -149,7 +150,7 @@ static enum status make_plan(struct plan *p, struct error *error)
     p->current = -1;
     enum status status = open_source(p, error);
     if (status == OK)
-        status = cpu_device_open(&p->device, &cpu, error);
+        status = device_open(&p->device, o->device, &cpu, error);
     if (status == OK)
         status = model_configure(p->checkpoint, comm_self(), &p->model, error);
     if (status == OK)
@@ -269,6 +270,7 @@ int command_plan(int argc, char **argv)
 {
     struct plan p = {.options = model_options_default(), .max_running = 16, .page_size = 16};
     const struct option options[] = {
+        SOURCE_OPTIONS(p.options.source),
         {"--quantization", NULL, OPTION_STRING, &p.options.quantization, "TYPE", 0, 0,
          "plan with weights of this type: bf16, mlx_q4, Q4_0, ..."},
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,

@@ -1,4 +1,4 @@
-/* csgl rm: deletes a model from the Hugging Face cache. */
+/* csgl rm: deletes a model from the cache. */
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
@@ -28,53 +28,42 @@ static bool is_confirmed(const struct sum *sum)
     return fgets(answer, sizeof answer, stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
-static int remove_model(const char *text, bool is_sure)
+static enum status remove_model(const struct repository *repository, const char *text, bool is_sure,
+                                struct error *error)
 {
-    struct hub_settings settings;
-    struct hub_reference reference;
-    struct error error;
-    enum status status = hub_reference_parse(&reference, text, &error);
-    if (status == OK && strcmp(reference.repo, text) != 0)
-        status = error_set(&error, ERROR_INVALID, "csgl rm deletes whole models: csgl rm %s",
-                           reference.repo);
-    if (status == OK)
-        status = hub_settings_init(&settings, &error);
-    if (status != OK) {
-        log_error("%s", error.message);
-        return 1;
-    }
-    struct sum sum = {.repo = reference.repo};
+    const char *repo = repository->reference.repo;
+    struct sum sum = {.repo = repo};
+    if (strcmp(repo, text) != 0)
+        return error_set(error, ERROR_INVALID, "csgl rm deletes whole models: csgl rm %s", repo);
     if (!is_sure) {
-        status = hub_list(&settings, add_entry, &sum, &error);
-        is_sure = status == OK && (!sum.is_found || is_confirmed(&sum));
-        if (status == OK && !is_sure)
-            status = error_set(&error, ERROR_CANCELLED, "nothing was deleted");
+        enum status status = hub_list(&repository->settings, add_entry, &sum, error);
+        if (status != OK)
+            return status;
+        if (sum.is_found && !is_confirmed(&sum))
+            return error_set(error, ERROR_CANCELLED, "nothing was deleted");
     }
-    if (is_sure)
-        status = hub_remove(&settings, reference.repo, &error);
-    if (status != OK)
-        log_error("%s", error.message);
-    hub_settings_done(&settings);
-    return status == OK ? 0 : 1;
+    return hub_remove(&repository->settings, repo, error);
 }
 
 int command_rm(int argc, char **argv)
 {
+    struct repository repository = {0};
+    struct error error;
     bool is_sure = false;
     const struct option options[] = {
+        SOURCE_OPTIONS(repository.source),
         {"--yes", "-y", OPTION_FLAG, &is_sure, NULL, 0, 0, "do not ask"},
     };
     struct command_line line = {.usage = "csgl rm [options] ORG/NAME",
-                                .about = "Deletes a model from the Hugging Face cache.",
+                                .about = "Deletes a model from the cache.",
                                 .options = options,
-                                .n_options = sizeof options / sizeof options[0],
-                                .max_positionals = 1};
-    int exit_status = command_line_parse(&line, argc, argv);
+                                .n_options = sizeof options / sizeof options[0]};
+    int exit_status = repository_parse(&repository, &line, "csgl list names them", argc, argv);
     if (exit_status >= 0)
         return exit_status;
-    if (line.positionals.n != 1) {
-        log_error("which model? csgl list names them");
-        return 2;
-    }
-    return remove_model(line.positionals.items[0], is_sure);
+    enum status status = remove_model(&repository, line.positionals.items[0], is_sure, &error);
+    if (status != OK)
+        log_error("%s", error.message);
+    repository_done(&repository);
+    return status == OK ? 0 : 1;
 }

@@ -112,10 +112,6 @@ int command_serve(int argc, char **argv)
         {"--cuda-graph-max-bs", "--graph", OPTION_REFUSED, NULL, "0", 0, 0, no_gpu},
         {"--disable-pynccl", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, no_gpu},
         {"--shell-mode", NULL, OPTION_REFUSED, NULL, NULL, 0, 0, "use csgl chat"},
-        {"--model-source", NULL, OPTION_REFUSED, NULL, "local", 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
-        {"--use-modelscope", NULL, OPTION_REFUSED, NULL, NULL, 0, 0,
-         "models come from the disk or from the Hugging Face hub: --model-path"},
     };
     struct command_line line = {
         .usage = "csgl serve --model-path PATH [options]",

@@ -4,7 +4,7 @@
 
 #include "cli/common.h"
 #include "device/comm/comm.h"
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "message/board.h"
 #include "scheduler/scheduler.h"
 

@@ -63,10 +63,11 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
     if (status == OK)
-        status = cpu_device_open(&p->device, &cpu, error);
+        status = device_open(&p->device, o->model.device, &cpu, error);
     if (status == OK)
-        log_info("%s: %s, %s activations", o->model.model_path, cpu_isa_name(cpu.isa),
-                 cpu_device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
+        log_info("%s: %s, %s activations", o->model.model_path,
+                 device_is_cpu(p->device) ? cpu_isa_name(cpu.isa) : p->device->name,
+                 device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
     if (status == OK)
         status = engine_open(&p->engine, p->checkpoint, p->device, comm_self(), &request,
                              progress_if_terminal(), NULL, error);

@@ -33,7 +33,8 @@ static inline int64_t row_pattern_at(const struct row_pattern *p, int64_t i)
 }
 
 /* A part of a weight: rows [row, row + rows), counted in its pattern, and columns [col, col + cols)
- * of `weight`, columns on block borders. `bias` is f32 [rows] (already sliced) or NULL. */
+ * of `weight`, columns on block borders; all columns, where the weight has an order of its own.
+ * `bias` is f32 [rows] (already sliced) or NULL. */
 struct weight_slice {
     struct weight weight;
     int64_t row, rows, col, cols;
@@ -342,9 +343,16 @@ struct device_table {
     /* Zeroed memory, aligned to at least 64 bytes. */
     enum status (*buffer_alloc)(struct device *, size_t bytes, struct buffer *out, struct error *);
     void (*buffer_free)(struct device *, struct buffer *);
+    /* Copies between the caller's memory and a buffer from `offset` on, whether the CPU reaches it
+     * or not. Everything queued is done before. */
+    enum status (*buffer_write)(struct device *, const struct buffer *to, size_t offset,
+                                const void *from, size_t bytes, struct error *);
+    enum status (*buffer_read)(struct device *, const struct buffer *from, size_t offset, void *to,
+                               size_t bytes, struct error *);
 
-    /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols) into the device's layout. The slices'
-     * weights may be released afterwards. `max_rows` bounds T of later calls (sizes the workspace).
+    /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols and order) into the device's layout. The
+     * slices' weights may be released afterwards. `max_rows` bounds T of later calls (sizes the
+     * workspace).
      */
     enum status (*linear_load)(struct device *, const struct weight_slice *slices, int n_slices,
                                int32_t max_rows, struct linear **out, struct error *);
@@ -385,6 +393,9 @@ struct device_table {
     /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */
     enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
                                        struct error *error);
+
+    /* Bytes that may still be taken; 0: not known. */
+    uint64_t (*memory_available)(const struct device *);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

@@ -15,6 +15,7 @@ struct engine {
     struct buffer states;            /* slots of recurrent states, layer after layer */
     struct buffer inputs;            /* the batch's arrays on the device */
     struct buffer logits;
+    float *host_logits; /* of the last step; of our own where the CPU does not reach `logits` */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
 };
@@ -84,6 +85,12 @@ static enum status make_cache(struct engine *e, struct error *error)
     return status == OK ? kv_cache_init(&e->cache, &spec, error) : status;
 }
 
+static enum status make_host_logits(struct engine *e, struct error *error)
+{
+    e->host_logits = e->logits.host ? e->logits.host : malloc(e->logits.bytes);
+    return e->host_logits ? OK : error_memory(error, e->logits.bytes);
+}
+
 static enum status make_workspace(struct engine *e, struct error *error)
 {
     const struct device_table *table = e->device->table;
@@ -95,6 +102,8 @@ static enum status make_workspace(struct engine *e, struct error *error)
     if (status == OK)
         status = table->buffer_alloc(
             e->device, forward_tensor_bytes(r->max_want, e->model->vocab_size), &e->logits, error);
+    if (status == OK)
+        status = make_host_logits(e, error);
     if (status != OK)
         return status;
     struct batch sizes;
@@ -145,6 +154,8 @@ void engine_free(struct engine *e)
         e->device->table->buffer_free(e->device, &e->kv[g]);
     e->device->table->buffer_free(e->device, &e->states);
     e->device->table->buffer_free(e->device, &e->forward.scratch);
+    if (e->host_logits != e->logits.host)
+        free(e->host_logits);
     e->device->table->buffer_free(e->device, &e->logits);
     e->device->table->buffer_free(e->device, &e->inputs);
     free(e);
@@ -171,12 +182,11 @@ enum status engine_batch_init(struct engine *e, struct batch *batch, struct erro
                       e->request.max_want, error);
 }
 
-/* Copies the used part of one of the batch's arrays to the device: [rows, cols]. */
-static struct tensor input(struct engine *e, const struct batch *b, const int32_t *array,
+/* One of the batch's arrays, as it lies on the device: [rows, cols]. */
+static struct tensor input(const struct engine *e, const struct batch *b, const int32_t *array,
                            int32_t rows, int32_t cols)
 {
     size_t offset = (size_t)(array - b->memory) * sizeof(int32_t);
-    memcpy((char *)e->inputs.host + offset, array, (size_t)rows * (size_t)cols * sizeof(int32_t));
     return (struct tensor){.buffer = &e->inputs,
                            .offset = offset,
                            .dtype = DTYPE_I32,
@@ -224,13 +234,23 @@ static void copy_pages(struct engine *e, const struct batch *b)
 
 enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
 {
+    const struct device_table *table = e->device->table;
     assert(b->n_tokens > 0);
+    enum status status =
+        table->buffer_write(e->device, &e->inputs, 0, b->memory, b->memory_bytes, error);
+    if (status != OK)
+        return status;
     bind_inputs(e, b);
     if (e->profile)
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b);
     e->model->family->forward(e->model, &e->forward);
-    return e->device->table->sync(e->device, error);
+    status = table->sync(e->device, error);
+    if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
+        status = table->buffer_read(
+            e->device, &e->logits, 0, e->host_logits,
+            (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
+    return status;
 }
 
 void engine_profile(struct engine *e, struct profile *profile)
@@ -246,5 +266,5 @@ struct device *engine_device(const struct engine *e)
 
 float *engine_logits(struct engine *e, int32_t i)
 {
-    return (float *)e->logits.host + (size_t)i * (size_t)e->model->vocab_size;
+    return e->host_logits + (size_t)i * (size_t)e->model->vocab_size;
 }

@@ -132,7 +132,7 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
             device->table->kv_page_bytes(device, &p->layout) * (size_t)model->kv_groups[g].n_layers;
     p->scratch_bytes = model->family->scratch_bytes(model, r->max_step_tokens, r->max_want);
     p->workspace = p->scratch_bytes + forward_tensor_bytes(r->max_want, model->vocab_size);
-    uint64_t available = r->available_bytes ? r->available_bytes : system_available_memory();
+    uint64_t available = r->available_bytes ? r->available_bytes : device->table->memory_available(device);
     if (available == 0)
         available = UINT64_MAX / 4; /* nothing is known: let allocation decide */
     p->budget = (uint64_t)((double)available * r->memory_ratio);

@@ -23,7 +23,7 @@ struct memory_request {
     int32_t n_states;         /* their slots: running sequences and snapshots; 0: state_bytes */
     uint64_t state_bytes;     /* all slots' at most; 0: a quarter of what is left, or as many as
                                * max_running sequences have a use for */
-    uint64_t available_bytes; /* 0: asked from the machine */
+    uint64_t available_bytes; /* 0: what the device says */
 };
 
 /* The type that the i-th word of --kv-cache-dtype means: auto, bf16, f16, f32. */

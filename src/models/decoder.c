@@ -167,17 +167,22 @@ static enum status load_qk_norms(struct decoder_model *m, struct loader *l, int3
     int32_t d = c->head_dim;
     const char *q = c->norm_last ? "self_attn.query_layernorm.weight" : "self_attn.q_norm.weight";
     const char *k = c->norm_last ? "self_attn.key_layernorm.weight" : "self_attn.k_norm.weight";
-    enum status status = loader_vector(l, layer_name(i, q).text, d, &a->q_norm, error);
+    float *of_q = calloc((size_t)d * 2, sizeof *of_q), *of_k = of_q + d;
+    if (!of_q)
+        return error_memory(error, (size_t)d * 2 * sizeof *of_q);
+    enum status status = loader_read_vector(l, layer_name(i, q).text, d, of_q, error);
     if (status == OK)
-        status = loader_vector(l, layer_name(i, k).text, d, &a->k_norm, error);
-    if (status != OK || c->kv_share <= 1 || l->is_counting)
-        return status;
-    float *of_q = tensor_at(&a->q_norm, 0), *of_k = tensor_at(&a->k_norm, 0);
-    for (int32_t at = 0; at < d; at++) {
+        status = loader_read_vector(l, layer_name(i, k).text, d, of_k, error);
+    for (int32_t at = 0; at < d && c->kv_share > 1; at++) {
         of_q[at] *= of_k[at];
         of_k[at] = 1;
     }
-    return OK;
+    if (status == OK)
+        status = loader_constant(l, of_q, d, &a->q_norm, error);
+    if (status == OK)
+        status = loader_constant(l, of_k, d, &a->k_norm, error);
+    free(of_q);
+    return status;
 }
 
 /* One a query head: this rank's part. */

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_NAME = 256 };
 
@@ -48,6 +49,12 @@ enum status loader_find(const struct loader *l, const char *name, const char *su
 enum status loader_check_columns(const struct loader *l, const char *name,
                                  const struct weight_slice *slice, struct error *error)
 {
+    if (slice->weight.has_order && slice->cols != slice->weight.cols)
+        return error_set(
+            error, ERROR_UNSUPPORTED,
+            "%s: weight %s has its inputs in an order of its own (desc_act) and cannot "
+            "be split over %d ranks; use 1",
+            checkpoint_path(l->checkpoint), name, l->comm->n_ranks);
     int block = weight_shape(&slice->weight).block;
     int64_t end = slice->col + slice->cols;
     if (slice->col % block || (end % block && end != slice->weight.cols))
@@ -127,6 +134,53 @@ static bool keep(void *array_pointer, int32_t *n, void *item)
     return true;
 }
 
+/* Makes one linear of slices that take their inputs in one order. */
+static enum status load_slices(struct loader *l, const struct weight_slice *slices, int n_slices,
+                               struct linear **out, struct error *error)
+{
+    enum status status =
+        l->device->table->linear_load(l->device, slices, n_slices, l->max_rows, out, error);
+    if (status != OK)
+        return status;
+    if (!keep(&l->model->linears, &l->model->n_linears, *out)) {
+        l->device->table->linear_free(l->device, *out);
+        return error_memory(error, sizeof(void *));
+    }
+    return OK;
+}
+
+static bool has_same_order(const struct weight *a, const struct weight *b)
+{
+    if (!a->order || !b->order || a->cols != b->cols)
+        return a->order == b->order;
+    return memcmp(a->order, b->order, (size_t)a->cols * sizeof *a->order) == 0;
+}
+
+/* Parts that take their inputs in different orders become linears of their own. */
+static enum status load_parts(struct loader *l, const struct weight_slice *slices, int n_parts,
+                              struct linear_layer *out, struct error *error)
+{
+    int32_t first_out = 0;
+    for (int first = 0, end; first < n_parts; first = end) {
+        int32_t rows = 0;
+        for (end = first; end < n_parts; end++) {
+            if (!has_same_order(&slices[first].weight, &slices[end].weight))
+                break;
+            rows += (int32_t)slices[end].rows;
+        }
+        struct linear *linear;
+        enum status status = load_slices(l, slices + first, end - first, &linear, error);
+        if (status != OK)
+            return status;
+        if (first == 0)
+            out->weights = linear;
+        else
+            out->others[out->n_others++] = (struct linear_rest){linear, first_out, rows};
+        first_out += rows;
+    }
+    return OK;
+}
+
 /* `stored` is NULL for parts that are whole weights. */
 static enum status load_linear(struct loader *l, const struct linear_part *parts,
                                const struct stored_rows *stored, int n_parts, enum shard shard,
@@ -143,26 +197,17 @@ static enum status load_linear(struct loader *l, const struct linear_part *parts
         slices[i].keeps_f32 = keeps_f32;
         out->n_out += (int32_t)slices[i].rows;
     }
-    if (status != OK)
-        goto out;
-    l->bytes += l->device->table->linear_bytes(l->device, slices, n_parts);
-    if (l->is_counting)
-        goto out;
-    status = l->device->table->linear_load(l->device, slices, n_parts, l->max_rows, &out->weights,
-                                           error);
-    if (status != OK)
-        goto out;
-    if (!keep(&l->model->linears, &l->model->n_linears, out->weights)) {
-        l->device->table->linear_free(l->device, out->weights);
-        status = error_memory(error, sizeof(void *));
-        goto out;
-    }
-    for (int i = 0; i < n_parts; i++)
-        checkpoint_release(l->checkpoint, &slices[i].weight);
-    report(l);
-out:
-    for (int i = 0; i < n_parts; i++)
+    if (status == OK)
+        l->bytes += l->device->table->linear_bytes(l->device, slices, n_parts);
+    if (status == OK && !l->is_counting)
+        status = load_parts(l, slices, n_parts, out, error);
+    for (int i = 0; i < n_parts; i++) {
+        if (!l->is_counting && slices[i].weight.data)
+            checkpoint_release(l->checkpoint, &slices[i].weight);
         free(biases[i]);
+    }
+    if (status == OK)
+        report(l);
     return status;
 }
 
@@ -217,9 +262,8 @@ enum status loader_constant(struct loader *l, const float *values, int32_t n, st
         return error_memory(error, sizeof(void *));
     }
     out->buffer = buffer;
-    for (int32_t i = 0; i < n; i++)
-        ((float *)buffer->host)[i] = values[i];
-    return OK;
+    return l->device->table->buffer_write(l->device, buffer, 0, values, (size_t)n * sizeof *values,
+                                          error);
 }
 
 enum status loader_read_vector(struct loader *l, const char *name, int32_t n, float *values,
@@ -229,6 +273,8 @@ enum status loader_read_vector(struct loader *l, const char *name, int32_t n, fl
     enum status status = loader_find(l, name, "", 1, n, &w, error);
     if (status == OK && !l->is_counting)
         weight_row_dequantize(&w, 0, values);
+    if (status == OK && w.unpacked)
+        checkpoint_release(l->checkpoint, &w);
     return status;
 }
 
@@ -257,6 +303,13 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
 {
     struct weight w;
     enum status status = loader_find(l, name, "", n_rows, n_cols, &w, error);
+    if (status == OK && (w.is_packed || w.unpacked)) { /* rows are read from the file */
+        if (w.unpacked)
+            checkpoint_release(l->checkpoint, &w);
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%s: %s is quantized by columns, which embeddings cannot be",
+                         checkpoint_path(l->checkpoint), name);
+    }
     if (status != OK || l->is_counting)
         return status;
     status = l->device->table->embedding_load(l->device, &w, out, error);

@@ -283,9 +283,9 @@ enum status loader_experts(struct loader *l, const char *prefix, const struct ex
                                             l->max_rows, out, error);
     if (status == OK)
         status = loader_keep_experts(l, *out, error);
-    if (status == OK)
-        release(l, slices, shape->n_experts);
 out:
+    if (slices && !l->is_counting)
+        release(l, slices, shape->n_experts);
     free(places.turned_data[0]);
     free(places.turned_data[1]);
     free(biases);

@@ -60,6 +60,9 @@ struct model {
  */
 enum status model_configure(const struct checkpoint *checkpoint, const struct comm *comm,
                             struct model **out, struct error *error);
+/* The same from the configuration alone; sentences do not name the checkpoint. */
+enum status model_configure_from(const struct json *config, const struct comm *comm,
+                                 struct model **out, struct error *error);
 
 /* Bytes that the weights will take on the device. Reads no weight data. */
 enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,

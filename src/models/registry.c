@@ -25,37 +25,40 @@ static const struct model_family *find_family(const char *model_type)
     return NULL;
 }
 
-static enum status unknown_family(const struct checkpoint *checkpoint, const char *model_type,
-                                  struct error *error)
+static enum status unknown_family(const char *model_type, struct error *error)
 {
     struct str known = {0};
     for (int i = 0; i < N_FAMILIES; i++)
         for (const char *const *type = families[i]->model_types; *type; type++)
             str_printf(&known, "%s%s", known.len ? ", " : "", *type);
     enum status status =
-        error_set(error, ERROR_UNSUPPORTED, "%s: model type \"%s\" is not supported; these are: %s",
-                  checkpoint_path(checkpoint), model_type, str_z(&known));
+        error_set(error, ERROR_UNSUPPORTED, "model type \"%s\" is not supported; these are: %s",
+                  model_type, str_z(&known));
     str_done(&known);
+    return status;
+}
+
+enum status model_configure_from(const struct json *config, const struct comm *comm,
+                                 struct model **out, struct error *error)
+{
+    *out = NULL;
+    const char *model_type = json_string(json_get(config, "model_type"));
+    if (!model_type)
+        return error_set(error, ERROR_INVALID, "the configuration has no \"model_type\"");
+    const struct model_family *family = find_family(model_type);
+    if (!family)
+        return unknown_family(model_type, error);
+    enum status status = family->configure(config, comm, out, error);
+    if (status == OK)
+        (*out)->family = family;
     return status;
 }
 
 enum status model_configure(const struct checkpoint *checkpoint, const struct comm *comm,
                             struct model **out, struct error *error)
 {
-    *out = NULL;
-    const struct json *config = checkpoint_config(checkpoint);
-    const char *model_type = json_string(json_get(config, "model_type"));
-    if (!model_type)
-        return error_set(error, ERROR_INVALID, "%s: the configuration has no \"model_type\"",
-                         checkpoint_path(checkpoint));
-    const struct model_family *family = find_family(model_type);
-    if (!family)
-        return unknown_family(checkpoint, model_type, error);
-    enum status status = family->configure(config, comm, out, error);
-    if (status != OK)
-        return error_prefix(error, "%s", checkpoint_path(checkpoint));
-    (*out)->family = family;
-    return OK;
+    enum status status = model_configure_from(checkpoint_config(checkpoint), comm, out, error);
+    return status == OK ? OK : error_prefix(error, "%s", checkpoint_path(checkpoint));
 }
 
 enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,

@@ -154,19 +154,6 @@ static void chat_piece(struct call *call, struct choice *choice, const struct pi
     }
 }
 
-static void chat_end(struct call *call, struct str *out)
-{
-    if (call->include_usage) {
-        str_append(out, call->head.data, call->head_common);
-        str_append_z(out, "],\"usage\":");
-        reply_usage(out, call);
-        str_append_z(out, ",\"timings\":");
-        reply_timings(out, call, call->choices, call->n_choices);
-        str_append_z(out, "}\n\n");
-    }
-    str_append_z(out, "data: [DONE]\n\n");
-}
-
 static void chat_collect(struct call *call, struct choice *choice, const struct piece_message *m)
 {
     struct error error;
@@ -228,20 +215,7 @@ static void write_choice(struct call *call, struct choice *choice, struct str *o
 
 static void chat_reply(struct call *call, struct str *out)
 {
-    const char *model = call->frontend->options->model_names[0];
-    str_printf(out, "{\"id\":\"%s\",\"object\":\"chat.completion\",\"created\":%lld,\"model\":",
-               call->id, call->created);
-    json_write_string(out, model, strlen(model));
-    str_append_z(out, ",\"choices\":[");
-    for (size_t i = 0; i < call->n_choices; i++) {
-        str_append_z(out, i ? "," : "");
-        write_choice(call, &call->choices[i], out);
-    }
-    str_append_z(out, "],\"usage\":");
-    reply_usage(out, call);
-    str_append_z(out, ",\"timings\":");
-    reply_timings(out, call, call->choices, call->n_choices);
-    str_append_z(out, "}\n");
+    reply_whole(call, "chat.completion", write_choice, out);
 }
 
 void chat_handle(struct frontend *f, struct http_request *request)
@@ -253,7 +227,7 @@ void chat_handle(struct frontend *f, struct http_request *request)
                                           .has_parser = true,
                                           .begin = chat_begin,
                                           .piece = chat_piece,
-                                          .end = chat_end,
+                                          .end = reply_stream_end,
                                           .collect = chat_collect,
                                           .reply = chat_reply,
                                           .error = reply_stream_error};

@@ -130,19 +130,6 @@ static void completions_piece(struct call *call, struct choice *choice,
               m->finish != FINISH_NONE ? call_finish_reason(choice) : NULL, out);
 }
 
-static void completions_end(struct call *call, struct str *out)
-{
-    if (call->include_usage) {
-        str_append(out, call->head.data, call->head_common);
-        str_append_z(out, "],\"usage\":");
-        reply_usage(out, call);
-        str_append_z(out, ",\"timings\":");
-        reply_timings(out, call, call->choices, call->n_choices);
-        str_append_z(out, "}\n\n");
-    }
-    str_append_z(out, "data: [DONE]\n\n");
-}
-
 static void completions_collect(struct call *call, struct choice *choice,
                                 const struct piece_message *m)
 {
@@ -173,20 +160,7 @@ static void write_choice(struct call *call, struct choice *choice, struct str *o
 
 static void completions_reply(struct call *call, struct str *out)
 {
-    const char *model = call->frontend->options->model_names[0];
-    str_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
-               call->id, call->created);
-    json_write_string(out, model, strlen(model));
-    str_append_z(out, ",\"choices\":[");
-    for (size_t i = 0; i < call->n_choices; i++) {
-        str_append_z(out, i ? "," : "");
-        write_choice(call, &call->choices[i], out);
-    }
-    str_append_z(out, "],\"usage\":");
-    reply_usage(out, call);
-    str_append_z(out, ",\"timings\":");
-    reply_timings(out, call, call->choices, call->n_choices);
-    str_append_z(out, "}\n");
+    reply_whole(call, "text_completion", write_choice, out);
 }
 
 void completions_handle(struct frontend *f, struct http_request *request)
@@ -197,7 +171,7 @@ void completions_handle(struct frontend *f, struct http_request *request)
                                           .object = "text_completion",
                                           .begin = completions_begin,
                                           .piece = completions_piece,
-                                          .end = completions_end,
+                                          .end = reply_stream_end,
                                           .collect = completions_collect,
                                           .reply = completions_reply,
                                           .error = reply_stream_error};

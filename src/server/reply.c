@@ -101,6 +101,42 @@ void reply_logprob(struct str *out, double logprob)
     str_printf(out, "%.7g", isfinite(logprob) ? logprob : -9999.0);
 }
 
+static void append_usage(struct call *call, struct str *out)
+{
+    str_append_z(out, "],\"usage\":");
+    reply_usage(out, call);
+    str_append_z(out, ",\"timings\":");
+    reply_timings(out, call, call->choices, call->n_choices);
+    str_append_char(out, '}');
+}
+
+void reply_whole(struct call *call, const char *object,
+                 void (*write_choice)(struct call *call, struct choice *choice, struct str *out),
+                 struct str *out)
+{
+    const char *model = call->frontend->options->model_names[0];
+    str_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", call->id,
+               object, call->created);
+    json_write_string(out, model, strlen(model));
+    str_append_z(out, ",\"choices\":[");
+    for (size_t i = 0; i < call->n_choices; i++) {
+        str_append_z(out, i ? "," : "");
+        write_choice(call, &call->choices[i], out);
+    }
+    append_usage(call, out);
+    str_append_char(out, '\n');
+}
+
+void reply_stream_end(struct call *call, struct str *out)
+{
+    if (call->include_usage) {
+        str_append(out, call->head.data, call->head_common);
+        append_usage(call, out);
+        str_append_z(out, "\n\n");
+    }
+    str_append_z(out, "data: [DONE]\n\n");
+}
+
 void reply_stream_error(struct call *call, int http_status, const char *code, const char *message,
                         struct str *out)
 {

@@ -20,6 +20,15 @@ void reply_timings(struct str *out, const struct call *call, const struct choice
 /* A logarithm as JSON; what is no number there is the -9999 that OpenAI uses. */
 void reply_logprob(struct str *out, double logprob);
 
+/* The whole answer: its head, `write_choice` for each choice, usage and timings. `object` is the
+ * answer's kind ("chat.completion"). */
+void reply_whole(struct call *call, const char *object,
+                 void (*write_choice)(struct call *call, struct choice *choice, struct str *out),
+                 struct str *out);
+
+/* The end of a stream: usage and timings, if they were asked for, and the end mark. */
+void reply_stream_end(struct call *call, struct str *out);
+
 /* The error as the last event of a stream, and its end mark. */
 void reply_stream_error(struct call *call, int http_status, const char *code, const char *message,
                         struct str *out);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "base/vocab.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,19 +19,6 @@
 /* Immutable once loaded; may be shared by threads. */
 struct tokenizer;
 
-/* The tokenizer keys of a GGUF file. Everything is borrowed for the call. */
-struct tokenizer_vocab {
-    const char *model;         /* tokenizer.ggml.model: "gpt2" */
-    const char *pre;           /* tokenizer.ggml.pre; NULL is "default" */
-    size_t n_tokens;           /* ids are 0 .. n_tokens - 1 */
-    const char *const *tokens; /* [n_tokens], NUL-terminated UTF-8, as tokenizer.json writes them */
-    const int32_t *token_types; /* [n_tokens] or NULL: 3 control, 4 user-defined, others plain */
-    size_t n_merges;
-    const char *const *merges; /* [n_merges] "left right" */
-    int32_t bos_id, eos_id;    /* -1: none */
-    bool add_bos, add_eos;
-};
-
 /* Reads a tokenizer.json. `*out` is the caller's, to be freed by tokenizer_free. */
 enum status tokenizer_load(const char *path, struct tokenizer **out, struct error *error);
 
@@ -38,7 +26,8 @@ enum status tokenizer_load(const char *path, struct tokenizer **out, struct erro
 enum status tokenizer_load_json_memory(const char *data, size_t bytes, struct tokenizer **out,
                                        struct error *error);
 
-enum status tokenizer_load_vocab(const struct tokenizer_vocab *vocab, struct tokenizer **out,
+/* The same from the keys of a GGUF file, borrowed for the call. */
+enum status tokenizer_load_vocab(const struct vocab *vocab, struct tokenizer **out,
                                  struct error *error);
 
 void tokenizer_free(struct tokenizer *tokenizer);

@@ -31,7 +31,7 @@ static const struct family {
     {"hunyuan-dense", SPLIT_RULE_DEEPSEEK_WORDS, false, false, false},
 };
 
-static enum status find_family(const struct tokenizer_vocab *vocab, const struct family **out,
+static enum status find_family(const struct vocab *vocab, const struct family **out,
                                struct error *error)
 {
     if (!vocab->model || strcmp(vocab->model, "gpt2") != 0)
@@ -63,8 +63,7 @@ static enum status check_utf8(const char *text, const char *what, size_t nth, st
 }
 
 /* Added tokens may repeat the text of a token before them; only the others are the model's. */
-static enum status add_tokens(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                              struct error *error)
+static enum status add_tokens(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     if (vocab->n_tokens > MAX_GGUF_TOKENS)
         return error_set(error, ERROR_LIMIT, "the GGUF file has %zu tokens; the limit is %d",
@@ -88,8 +87,7 @@ static enum status add_tokens(struct tokenizer *t, const struct tokenizer_vocab 
     return status;
 }
 
-static enum status add_merges(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                              struct error *error)
+static enum status add_merges(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     struct str scratch = {0};
     enum status status = OK;
@@ -121,8 +119,7 @@ static enum status add_frame_id(int32_t id, int32_t *ids, size_t *n, const char 
     return OK;
 }
 
-static enum status fill(struct tokenizer *t, const struct tokenizer_vocab *vocab,
-                        struct error *error)
+static enum status fill(struct tokenizer *t, const struct vocab *vocab, struct error *error)
 {
     const struct family *family = NULL;
     enum status status = find_family(vocab, &family, error);
@@ -152,7 +149,7 @@ static enum status fill(struct tokenizer *t, const struct tokenizer_vocab *vocab
     return status == OK ? tokenizer_finish(t, error) : status;
 }
 
-enum status tokenizer_load_vocab(const struct tokenizer_vocab *vocab, struct tokenizer **out,
+enum status tokenizer_load_vocab(const struct vocab *vocab, struct tokenizer **out,
                                  struct error *error)
 {
     *out = NULL;

@@ -1,4 +1,4 @@
-"""A small Hugging Face hub on this machine that can be told to misbehave."""
+"""A small Hugging Face hub and ModelScope on this machine that can be told to misbehave."""
 
 import collections
 import hashlib
@@ -21,8 +21,8 @@ class File:
     def __init__(self, data, is_large=False):
         self.data, self.is_large = data, is_large
         self.sha256 = hashlib.sha256(data).hexdigest()
-        self.etag = self.sha256 if is_large else \
-            hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        self.blob_id = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        self.etag = self.sha256 if is_large else self.blob_id
         self.listed_bytes = len(data)
         self.sent = data  # what a GET answers with
         self.is_chunked = False
@@ -39,6 +39,7 @@ class Hub:
         self.drops_left = 1 << 30
         self.has_ranges = True
         self.range_shift = 0
+        self.range_status = 206
         self.seconds_a_chunk = 0.0
         self.redirect_to = None
         hub = self
@@ -94,6 +95,8 @@ class Hub:
             return self.send_file(h, self.repos[path.split("/", 3)[2].replace("--", "/")][path.split("/", 3)[3]])
         if self.needs_token and h.headers.get("Authorization") != f"Bearer {self.needs_token}":
             return self.plain(h, 401, b"no")
+        if path.startswith(("/api/v1/models/", "/models/")):
+            return self.answer_modelscope(h, path)
         listing = re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path)
         resolve = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         repo = self.repos.get((listing or resolve).group(1)) if listing or resolve else None
@@ -106,16 +109,35 @@ class Hub:
     def listing(self, repo):
         siblings = []
         for name, file in repo.items():
-            entry = {"rfilename": name, "size": file.listed_bytes, "blobId": "0" * 40}
+            entry = {"rfilename": name, "size": file.listed_bytes, "blobId": file.blob_id}
             if file.is_large:
                 entry["lfs"] = {"sha256": file.sha256, "size": file.listed_bytes, "pointerSize": 134}
+                entry["blobId"] = "0" * 40  # the pointer's
             siblings.append(entry)
         return {"id": "x", "sha": self.commit, "siblings": siblings}
+
+    def answer_modelscope(self, h, path):
+        listing = re.fullmatch(r"/api/v1/models/([^/]+/[^/]+)/repo/files", path)
+        resolve = re.fullmatch(r"/models/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        repo = self.repos.get((listing or resolve).group(1)) if listing or resolve else None
+        if repo is None or (resolve and resolve.group(3) not in repo):
+            return self.plain(h, 404, b'{"Code": 10010205001, "Success": false, "Data": null}')
+        if resolve:
+            file = repo[resolve.group(3)]
+            if not file.is_large:
+                return self.send_file(h, file)
+            target = f"/elsewhere/{resolve.group(1).replace('/', '--')}/{resolve.group(3)}"
+            return self.plain(h, 302, b"", {"Location": f"http://localhost:{self.port}{target}"})
+        files = [{"Path": "folder", "Type": "tree", "Size": 0, "Sha256": ""}]
+        files += [{"Path": name, "Name": name, "Type": "blob", "Size": file.listed_bytes, "Sha256": file.sha256,
+                   "IsLFS": file.is_large, "Revision": "0" * 40} for name, file in repo.items()]
+        answer = {"Code": 200, "Success": True, "Data": {"Files": files}}
+        return self.plain(h, 200, json.dumps(answer).encode())
 
     def resolve(self, h, repo, name, file):
         headers = {"X-Repo-Commit": self.commit, "ETag": f'"{file.etag}"'}
         if not file.is_large:
-            return self.plain(h, 200, file.data, headers)
+            return self.plain(h, 200, file.sent, headers)
         # The same server under another name: another host as far as HTTP is concerned.
         target = self.redirect_to or f"{self.scheme}://localhost:{self.port}/elsewhere/{repo.replace('/', '--')}/{name}"
         headers |= {"ETag": '"of-the-redirect"', "X-Linked-Etag": f'"{file.etag}"',
@@ -137,7 +159,7 @@ class Hub:
             start = int(re.fullmatch(r"bytes=(\d+)-", h.headers["Range"]).group(1))
             if start >= len(file.sent):
                 return self.plain(h, 416, b"no")
-            h.send_response(206)
+            h.send_response(self.range_status)
             shifted = start + self.range_shift
             h.send_header("Content-Range", f"bytes {shifted}-{len(file.sent) - 1}/{len(file.sent)}")
         else:

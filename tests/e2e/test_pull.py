@@ -47,8 +47,8 @@ def cache(tmp_path):
 
 @pytest.fixture
 def environment(hub, cache):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    return {**kept, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "no_proxy": "*"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "MODELSCOPE_"))}
+    return {**kept, "MODELSCOPE_DOMAIN": hub.url, "MODELSCOPE_CACHE": str(cache.parent / "ms"), "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "no_proxy": "*"}
 
 
 @pytest.fixture
@@ -293,6 +293,14 @@ def test_wrong_bytes_are_deleted(run, hub, cache):
     check_nothing_served(cache)
 
 
+def test_small_files_are_checked_by_gits_digest(run, hub, cache):
+    file = hub.repos[REPO]["config.json"]
+    file.sent = file.data[:-1] + b" "
+    message = sentence(run("pull", REPO))
+    assert file.blob_id in message and "config.json" in message
+    check_nothing_served(cache)
+
+
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("change", [-1000, 1000])
 def test_files_that_are_longer_or_shorter_than_said(run, hub, cache, change, is_chunked):
@@ -468,6 +476,75 @@ def test_generate_and_serve_take_a_repository(run, binary, environment, hub, mon
     result = run("generate", "--model-path", "org/smol-GGUF", "--quiet", "--max-tokens", "4", "The sea",
                  HF_HUB_OFFLINE="1")
     assert result.returncode == 0 and result.stdout.strip(), result.stderr
+
+
+# --- ModelScope
+
+
+MODELSCOPE = [("--model-source", "modelscope"), ("--use-modelscope",)]
+
+
+@pytest.mark.parametrize("options", MODELSCOPE)
+def test_a_model_of_modelscope_is_fetched_once_and_runs(run, hub, cache, options):
+    result = run("pull", *options, REPO, MODELSCOPE_API_TOKEN="ms-secret")
+    assert result.returncode == 0, result.stderr
+    snapshot = pathlib.Path(result.stdout.strip())
+    assert snapshot.parents[2] == cache.parent / "ms/csgl" and not cache.exists()
+    assert sorted(path.name for path in snapshot.iterdir()) == WANTED
+    assert all((snapshot / name).read_bytes() == hub.repos[REPO][name].data for name in WANTED)
+    assert hub.seen[0].path == f"/api/v1/models/{REPO}/repo/files?Revision=master&Recursive=true"
+    assert not hub.requests("HEAD")
+    for seen in hub.seen:
+        assert seen.token == (None if "elsewhere" in seen.path else "Bearer ms-secret")
+    hub.seen.clear()
+    for name in (REPO, f"{REPO}@master"):
+        result = run("bench_one_batch", *options, "--model-path", name, "--input-len", "4", "--output-len", "2",
+                     "--runs", "1")
+        assert result.returncode == 0, result.stderr
+    assert not hub.seen
+    assert REPO in run("list", *options).stdout and REPO not in run("list").stdout
+    assert run("rm", "--yes", *options, REPO).returncode == 0
+    assert not snapshot.exists()
+
+
+def test_plan_looks_at_a_configuration_on_modelscope(run, hub, cache):
+    result = run("plan", "--use-modelscope", REPO)
+    assert result.returncode == 0, result.stderr
+    assert [seen.path for seen in hub.seen] == [f"/models/{REPO}/resolve/master/config.json"]
+    assert not cache.exists()
+
+
+def test_another_listing_of_modelscope_is_another_snapshot(run, hub):
+    first = run("pull", "--use-modelscope", f"{REPO}@v1").stdout
+    assert "Revision=v1" in hub.seen[0].path and hub.requests("GET", f"/models/{REPO}/resolve/v1/")
+    hub.repos[REPO]["config.json"] = File(hub.repos[REPO]["config.json"].data + b"\n")
+    hub.seen.clear()
+    second = run("pull", "--use-modelscope", f"{REPO}@v1").stdout
+    assert first != second and len(hub.requests("GET", "resolve")) == 1
+
+
+@pytest.mark.parametrize("range_status", [200, 206])
+def test_broken_connections_to_modelscope_are_taken_up(run, hub, range_status):
+    hub.drop_after, hub.range_status = 150_000, range_status
+    path = pathlib.Path(run("pull", "--use-modelscope", REPO).stdout.strip())
+    assert (path / "model.safetensors").read_bytes() == weights(hub).data
+    assert len([seen for seen in hub.requests("GET", "elsewhere") if seen.range]) >= 2
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_wrong_bytes_of_modelscope_are_deleted(run, hub, cache, name):
+    file = hub.repos[REPO][name]
+    file.sent = file.data[:-1] + bytes([file.data[-1] ^ 1])
+    message = sentence(run("pull", "--use-modelscope", REPO))
+    assert file.sha256 in message and name in message
+    assert not list(cache.parent.glob(f"ms/csgl/*/blobs/{file.sha256}*"))
+
+
+def test_a_private_model_of_modelscope_asks_for_its_token(run, hub):
+    hub.needs_token = "ms-secret"
+    assert "MODELSCOPE_API_TOKEN" in sentence(run("pull", "--use-modelscope", REPO))
+    assert "MODELSCOPE_DOMAIN" in sentence(run("pull", "--use-modelscope", REPO, MODELSCOPE_DOMAIN="ftp://x"))
+    assert "404" in sentence(run("pull", "--use-modelscope", "org/nothing", MODELSCOPE_API_TOKEN="ms-secret"))
 
 
 # --- list and rm

@@ -3,6 +3,7 @@
 #define CSGL_TESTS_FUZZ_CHECKPOINT_WALK_H
 
 #include "checkpoint/checkpoint_struct.h"
+#include "checkpoint/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static inline void require_sentence(enum status status, const struct error *erro
     require(status == OK || (error->status == status && error->message[0]));
 }
 
-/* Reads the first and the last row of a weight, whole and in parts. */
+/* Reads the first and the last row of the weight, whole and in parts. */
 static inline void walk_weight(const struct checkpoint *c, const char *name)
 {
     struct weight w;
@@ -29,6 +30,10 @@ static inline void walk_weight(const struct checkpoint *c, const char *name)
     if (status != OK)
         return;
     require(w.rows > 0 && w.cols > 0);
+    status = checkpoint_unpack(c, name, &w, &error);
+    require_sentence(status, &error);
+    if (status != OK)
+        return;
     float *row = malloc((size_t)w.cols * sizeof *row);
     uint8_t *codes = malloc((size_t)w.cols);
     require(row && codes);
@@ -38,8 +43,12 @@ static inline void walk_weight(const struct checkpoint *c, const char *name)
         if (!weight_is_float(&w))
             weight_row_read(&w, rows[r], &(struct weight_row){.codes = codes});
     }
+    for (int64_t i = 0; w.order && i < w.cols; i++)
+        require(w.order[i] >= 0 && w.order[i] < w.cols);
     free(row);
     free(codes);
+    if (w.unpacked)
+        checkpoint_release(c, &w);
 }
 
 /* Every weight, also those that are made of two tensors. */
@@ -62,19 +71,39 @@ static inline void walk_weights(const struct checkpoint *c)
     }
 }
 
+/* A configuration and, behind a NUL, a safetensors file; false if they could not be opened. */
+static inline bool walk_open(struct checkpoint *c, const uint8_t *data, size_t bytes)
+{
+    const uint8_t *end = bytes ? memchr(data, 0, bytes) : NULL;
+    struct error error = {0};
+    if (!end)
+        return false;
+    size_t text = (size_t)(end - data);
+    enum status status =
+        config_parse(c, "config.json", (const char *)data, text, &c->config, &error);
+    if (status == OK)
+        status = config_read_quantization(c, &error);
+    if (status == OK)
+        status = safetensors_parse(&c->tensors, end + 1, bytes - text - 1, 0, &error);
+    if (status == OK)
+        status = checkpoint_index(c, &error);
+    require_sentence(status, &error);
+    return status == OK;
+}
+
 /* Every string of the vocabulary ends in a NUL that is ours. */
 static inline void walk_vocab(const struct checkpoint *c)
 {
-    struct checkpoint_vocab v;
+    struct vocab v;
     size_t total = 0;
     if (checkpoint_vocab(c, &v, NULL) != OK)
         return;
-    for (int32_t i = 0; i < v.n_tokens; i++)
+    for (size_t i = 0; i < v.n_tokens; i++)
         total += strlen(v.tokens[i]) + (v.token_types ? (size_t)(v.token_types[i] & 1) : 0);
-    for (int32_t i = 0; i < v.n_merges; i++)
+    for (size_t i = 0; i < v.n_merges; i++)
         total += strlen(v.merges[i]);
     total += strlen(v.chat_template ? v.chat_template : "") + strlen(v.pre ? v.pre : "");
-    require(total < SIZE_MAX && v.eos_id < v.n_tokens && v.bos_id < v.n_tokens);
+    require(total < SIZE_MAX && v.eos_id < (int64_t)v.n_tokens && v.bos_id < (int64_t)v.n_tokens);
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_FAMILIES = 6, N_TOKENS = 256 + 8, MAX_TEXT = 1 << 16 };
+enum { N_FAMILIES = 7, N_TOKENS = 256 + 8, MAX_TEXT = 1 << 16 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -34,15 +34,15 @@ static struct tokenizer *new_tokenizer(const char *pre)
         tokens[i] = extra[i - 256];
         types[i] = i == N_TOKENS - 2 ? 3 : i == N_TOKENS - 1 ? 4 : 1;
     }
-    struct tokenizer_vocab vocab = {.model = "gpt2",
-                                    .pre = pre,
-                                    .n_tokens = N_TOKENS,
-                                    .tokens = tokens,
-                                    .token_types = types,
-                                    .n_merges = sizeof merges / sizeof merges[0],
-                                    .merges = merges,
-                                    .bos_id = -1,
-                                    .eos_id = -1};
+    struct vocab vocab = {.model = "gpt2",
+                          .pre = pre,
+                          .n_tokens = N_TOKENS,
+                          .tokens = tokens,
+                          .token_types = types,
+                          .n_merges = sizeof merges / sizeof merges[0],
+                          .merges = merges,
+                          .bos_id = -1,
+                          .eos_id = -1};
     struct tokenizer *t;
     if (tokenizer_load_vocab(&vocab, &t, NULL) != OK)
         abort();
@@ -94,8 +94,8 @@ static void check(const struct tokenizer *t, bool is_nfc, const char *text, size
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    static const char *const families[N_FAMILIES] = {"smollm", "qwen2",  "qwen35",
-                                                     "llama3", "gpt-4o", "gpt-2"};
+    static const char *const families[N_FAMILIES] = {"smollm", "qwen2", "qwen35",     "llama3",
+                                                     "gpt-4o", "gpt-2", "deepseek-v3"};
     static struct tokenizer *tokenizers[N_FAMILIES];
     if (bytes < 1 || bytes > MAX_TEXT)
         return 0;

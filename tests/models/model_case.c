@@ -120,7 +120,7 @@ void case_engine_open(struct case_engine *e, const struct model_case *c,
                                      .max_step_tokens = 4 * c->n_tokens,
                                      .max_want = 4 * c->n_tokens,
                                      .memory_ratio = 0.9};
-    expect_ok(cpu_device_open(&e->device, &cpu, &error), &error);
+    expect_ok(device_open(&e->device, options->device, &cpu, &error), &error);
     expect_ok(engine_open(&e->engine, c->checkpoint, e->device, comm, &request, NULL, NULL, &error),
               &error);
 }

@@ -3,7 +3,7 @@
 #ifndef CSGL_TESTS_MODEL_CASE_H
 #define CSGL_TESTS_MODEL_CASE_H
 
-#include "device/cpu/cpu.h"
+#include "device/device_open.h"
 #include "engine/engine.h"
 
 struct model_case {
@@ -22,6 +22,7 @@ void model_case_open(struct model_case *c, const char *name);
 void model_case_done(struct model_case *c);
 
 struct case_options {
+    const char *device; /* as --device; NULL: the CPU */
     enum cpu_isa isa;
     enum activations activations;
     enum dtype kv_dtype;

@@ -2,6 +2,7 @@
 #include "models/model_case.h"
 
 #include "base/log.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -64,6 +65,13 @@ static void check_reference(const struct model_case *c)
         options.isa = isa;
         double d = run_whole(c, &options, out);
         printf("%-28s %-22s max |d logit| %.2e\n", c->name, cpu_isa_name(isa), d);
+        assert_true(d <= reference_tolerance);
+    }
+    if (test_gpu()) {
+        struct case_options options = case_options_default();
+        options.device = test_gpu();
+        double d = run_whole(c, &options, out);
+        printf("%-28s %-22s max |d logit| %.2e\n", c->name, test_gpu(), d);
         assert_true(d <= reference_tolerance);
     }
     free(out);
@@ -318,7 +326,9 @@ static double rounding_error(const struct model_case *c, const float *a, const f
 static void check_int8(const struct model_case *c)
 {
     static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
-                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides"};
+                                            "mlx_q",  "mlx_mxfp4", "mlx_nvfp4",  "mlx_overrides",
+                                            "gptq_",  "awq_",      "ct_",        "modelopt_",
+                                            "fp8_"};
     bool is_quantized = false;
     for (size_t i = 0; i < sizeof quantized / sizeof *quantized; i++)
         is_quantized = is_quantized || strncmp(c->name, quantized[i], strlen(quantized[i])) == 0;

@@ -4,7 +4,10 @@
 #define CSGL_TESTS_OPS_SUPPORT_H
 
 #include "device/cpu/cpu.h"
+#include "device/gpu/gpu.h"
 #include "device/ops.h"
+#include "ops/mirror.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -124,6 +127,40 @@ static inline struct device *open_device(enum cpu_isa isa, enum activations acti
     if (cpu_device_open(&device, &options, &error) != OK)
         fail_msg("%s", error.message);
     return device;
+}
+
+/* The devices that this machine can test: each level of the CPU, then the GPU if there is one. */
+static inline int n_test_devices(void)
+{
+    return (int)cpu_isa_best() + (test_gpu() ? 2 : 1);
+}
+
+static inline bool is_test_gpu(int i)
+{
+    return i > (int)cpu_isa_best();
+}
+
+static inline const char *test_device_name(int i)
+{
+    return is_test_gpu(i) ? test_gpu() : cpu_isa_name((enum cpu_isa)i);
+}
+
+static inline struct device *open_test_device(int i, enum activations activations, int n_threads)
+{
+    struct device *device;
+    struct error error;
+    if (!is_test_gpu(i))
+        return open_device((enum cpu_isa)i, activations, n_threads);
+    if (gpu_device_open(&device, test_gpu(), 0, &error) != OK)
+        fail_msg("%s", error.message);
+    mirror_device(device);
+    return device;
+}
+
+/* An emulator looks at every access of every thread: it gets the small shapes alone. */
+static inline bool is_slow(const struct device *device)
+{
+    return strcmp(device->name, "emulator") == 0;
 }
 
 #endif

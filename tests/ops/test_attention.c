@@ -250,17 +250,22 @@ static const struct shape small_shapes[] = {
     {1, 8, 64, 16, 7, DTYPE_BF16, 2, {20, 1}, {33, 50}, 200},
 };
 
-static void the_twin_is_softmax_attention(void **test)
+/* On the twin and on a GPU, whose pages lie otherwise. */
+static void attention_is_softmax(void **test)
 {
     (void)test;
-    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
-    for (size_t i = 0; i < sizeof small_shapes / sizeof *small_shapes; i++) {
-        struct bench *b = open_bench(twin, &small_shapes[i], 7 + i);
-        attend(b);
-        check_naive(b, 1e-6);
-        close_bench(b);
+    for (int d = 0; d < n_test_devices(); d++) {
+        if (d != CPU_ISA_SCALAR && !is_test_gpu(d))
+            continue;
+        struct device *device = open_test_device(d, ACTIVATIONS_FLOAT, 2);
+        for (size_t i = 0; i < sizeof small_shapes / sizeof *small_shapes; i++) {
+            struct bench *b = open_bench(device, &small_shapes[i], 7 + i);
+            attend(b);
+            check_naive(b, is_test_gpu(d) ? 1e-5 : 1e-6);
+            close_bench(b);
+        }
+        device->table->close(device);
     }
-    twin->table->close(twin);
 }
 
 /* --- levels against the twin ------------------------------------------------------------------ */
@@ -416,12 +421,14 @@ static void check_chunks(struct device *device, enum dtype dtype, double toleran
 static void chunking_does_not_change_a_row(void **test)
 {
     (void)test;
-    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++) {
-        struct device *device = open_device(isa, ACTIVATIONS_FLOAT, 2);
+    for (int d = 0; d < n_test_devices(); d++) {
+        struct device *device = open_test_device(d, ACTIVATIONS_FLOAT, 2);
         check_chunks(device, DTYPE_F32, 1e-5);
         check_chunks(device, DTYPE_BF16, 1e-5);
         device->table->close(device);
-        device = open_device(isa, ACTIVATIONS_INT8, 2);
+        if (is_test_gpu(d))
+            continue;
+        device = open_test_device(d, ACTIVATIONS_INT8, 2);
         check_chunks(device, DTYPE_BF16, 1e-2);
         device->table->close(device);
     }
@@ -431,8 +438,11 @@ static void chunking_does_not_change_a_row(void **test)
 static void a_copied_page_reads_like_the_first(void **test)
 {
     (void)test;
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
-        struct device *device = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+    for (int i = 0; i < 2 * (DTYPE_BF16 + 1); i++) {
+        enum dtype dtype = (enum dtype)(i / 2);
+        int last =
+            i % 2 * (n_test_devices() - 1); /* the twin, and the last: a GPU if there is one */
+        struct device *device = open_test_device(last, ACTIVATIONS_FLOAT, 2);
         struct shape shape = {.n_kv_heads = 2,
                               .group = 2,
                               .dim = 32,
@@ -451,8 +461,8 @@ static void a_copied_page_reads_like_the_first(void **test)
                 spare[n_spare++] = page;
         const int32_t copies[4][2] = {
             {table[0], spare[0]}, {spare[0], spare[1]}, {table[1], spare[0]}, {table[2], spare[2]}};
-        for (int32_t i = 0; i < 4; i++)
-            memcpy(ints_at(pairs, i), copies[i], sizeof copies[i]);
+        for (int32_t p = 0; p < 4; p++)
+            memcpy(ints_at(pairs, p), copies[p], sizeof copies[p]);
         device_kv_copy_page(device, &(struct kv_copy_page_args){b->kv, pairs->tensor});
         table[0] = spare[1];
         table[1] = spare[0];
@@ -525,7 +535,7 @@ static void what_cannot_be_done_is_refused(void **test)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_twin_is_softmax_attention),
+        cmocka_unit_test(attention_is_softmax),
         cmocka_unit_test(float_attention_of_all_levels_equals_the_twin),
         cmocka_unit_test(rounded_attention_of_all_levels_is_near_the_twin),
         cmocka_unit_test(long_contexts_equal_the_twin),

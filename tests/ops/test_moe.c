@@ -1,4 +1,4 @@
-/* Mixtures of experts at every level and mode against sums written out here in double. */
+/* Mixtures of experts on every device and in every mode against sums written out here in double. */
 #include "ops/linear_case.h"
 
 /* --- routing ---------------------------------------------------------------------------------- */
@@ -60,11 +60,11 @@ static void the_best_experts_are_chosen_with_their_softmax(void **unused)
     static const int32_t shapes[][2] = {{1, 1},  {3, 1},   {7, 4},    {13, 10},
                                         {60, 4}, {128, 8}, {512, 10}, {9, 9}};
     uint64_t state = 1;
-    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++) {
-        struct device *device = open_device(isa, ACTIVATIONS_FLOAT, 2);
+    for (int d = 0; d < n_test_devices(); d++) {
+        struct device *device = open_test_device(d, ACTIVATIONS_FLOAT, 2);
         for (int i = 0; i < 8; i++) {
             try_routing(device, 1, shapes[i][0], shapes[i][1], &state);
-            try_routing(device, 300, shapes[i][0], shapes[i][1], &state);
+            try_routing(device, is_slow(device) ? 3 : 300, shapes[i][0], shapes[i][1], &state);
         }
         device->table->close(device);
     }
@@ -75,8 +75,8 @@ static void routing_survives_values_that_are_no_numbers(void **unused)
     (void)unused;
     const float rows[][4] = {{NAN, 1, 2, 0}, {NAN, NAN, NAN, NAN}, {-INFINITY, -INFINITY, 0, NAN}};
     const int32_t expected[][2] = {{2, 1}, {0, 1}, {2, 0}};
-    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++) {
-        struct device *device = open_device(isa, ACTIVATIONS_FLOAT, 1);
+    for (int d = 0; d < n_test_devices(); d++) {
+        struct device *device = open_test_device(d, ACTIVATIONS_FLOAT, 1);
         struct matrix *logits = new_matrix(device, DTYPE_F32, 3, 4, 0);
         struct matrix *experts = new_matrix(device, DTYPE_I32, 3, 2, 0);
         struct matrix *weights = new_matrix(device, DTYPE_F32, 3, 2, 0);
@@ -321,15 +321,25 @@ static void check_against(const struct mixture_case *c, const struct matrix *out
  * usual value. */
 static const double tolerances[] = {[ACTIVATIONS_FLOAT] = 1e-5, [ACTIVATIONS_INT8] = 0.02};
 
-static void try_level(const struct mixture_case *c, enum cpu_isa isa, enum activations activations,
-                      int n_threads)
+/* Lends or takes back what all devices read. */
+static void share(struct device *device, const struct mixture_case *c,
+                  void (*function)(struct device *, struct buffer *))
 {
-    struct device *device = open_device(isa, activations, n_threads);
+    struct matrix *all[] = {c->x, c->experts, c->weights, c->shared, c->shared_gate};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        function(device, &all[i]->buffer);
+}
+
+static void try_device(const struct mixture_case *c, int d, enum activations activations,
+                       int n_threads)
+{
+    struct device *device = open_test_device(d, activations, n_threads);
+    share(device, c, mirror_lend);
     struct experts *stack = load_experts(device, c);
     struct matrix *out = new_matrix(device, DTYPE_F32, c->m->rows, c->m->hidden, 3);
     struct matrix *alone = new_matrix(device, DTYPE_F32, c->m->rows, c->m->hidden, 3);
     run_rows(device, stack, c, c->x, out, 0, c->m->rows);
-    check_against(c, out, tolerances[activations], cpu_isa_name(isa));
+    check_against(c, out, tolerances[activations], test_device_name(d));
     /* In place and row by row, the same bits. */
     copy_matrix(alone, c->x);
     for (int32_t t = 0; t < c->m->rows; t++)
@@ -338,6 +348,7 @@ static void try_level(const struct mixture_case *c, enum cpu_isa isa, enum activ
         assert_memory_equal(at(alone, t), at(out, t), (size_t)c->m->hidden * sizeof(float));
     free_matrix(device, out);
     free_matrix(device, alone);
+    share(device, c, mirror_give_back);
     device->table->experts_free(device, stack);
     device->table->close(device);
 }
@@ -347,11 +358,17 @@ static void try_mixture(const struct mixture *m, uint64_t *state)
     struct device *owner = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
     struct mixture_case c;
     mixture_case_make(&c, m, owner, state);
-    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
-        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
-            try_level(&c, isa, ACTIVATIONS_FLOAT, n_threads);
-            try_level(&c, isa, ACTIVATIONS_INT8, n_threads);
+    for (int d = 0; d < n_test_devices(); d++) {
+        if (is_test_gpu(d)) { /* no int8, and every access is looked at */
+            if ((int64_t)m->rows * m->n_chosen * m->hidden * m->inner < 1 << 17)
+                try_device(&c, d, ACTIVATIONS_FLOAT, 1);
+            continue;
         }
+        for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
+            try_device(&c, d, ACTIVATIONS_FLOAT, n_threads);
+            try_device(&c, d, ACTIVATIONS_INT8, n_threads);
+        }
+    }
     mixture_case_done(&c, owner);
     owner->table->close(owner);
 }

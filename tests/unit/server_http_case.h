@@ -260,6 +260,22 @@ static inline void case_stop(struct http_case *the_case)
     close(the_case->commands[1]);
 }
 
+/* A test's set-up and teardown: a case of these limits in `*state`. */
+static inline int case_setup(void **state, const struct http_limits *limits)
+{
+    *state = malloc(sizeof(struct http_case));
+    assert_non_null(*state);
+    case_start(*state, limits);
+    return 0;
+}
+
+static inline int case_teardown(void **state)
+{
+    case_stop(*state);
+    free(*state);
+    return 0;
+}
+
 struct client {
     int fd;
     struct str in; /* not yet read from `at` */

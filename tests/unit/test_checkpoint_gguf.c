@@ -94,7 +94,7 @@ static void other_architectures_keep_their_row_order(void **state)
             expect_counting(c, modules[m][1], 1, 8);
         assert_true(json_string_is(json_get(checkpoint_config(c), "model_type"), names[i]));
         assert_false(json_bool(json_get(checkpoint_config(c), "tie_word_embeddings"), true));
-        struct checkpoint_vocab vocab;
+        struct vocab vocab;
         assert_int_equal(checkpoint_vocab(c, &vocab, NULL), ERROR_NOT_FOUND);
         checkpoint_free(c);
         str_done(&file);
@@ -148,7 +148,7 @@ static void the_vocabulary_is_handed_out(void **state)
     (void)state;
     struct str file = small_llama();
     struct checkpoint *c = expect_read(&file);
-    struct checkpoint_vocab v;
+    struct vocab v;
     assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
     assert_string_equal(v.model, "gpt2");
     assert_string_equal(v.pre, "smollm");
@@ -181,7 +181,7 @@ static void llama_3_implies_a_bos_unless_the_file_says_otherwise(void **state)
         }
         struct str file = finish(&f, 32);
         struct checkpoint *c = expect_read(&file);
-        struct checkpoint_vocab v;
+        struct vocab v;
         assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
         assert_true(v.add_bos == (i == 0));
         assert_int_equal(v.bos_id, -1);
@@ -216,7 +216,7 @@ static void a_big_vocabulary_is_read_in_milliseconds(void **state)
         clock_gettime(CLOCK_MONOTONIC, &start);
         struct checkpoint *c = expect_read(&file);
         clock_gettime(CLOCK_MONOTONIC, &end);
-        struct checkpoint_vocab v;
+        struct vocab v;
         assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
         assert_string_equal(v.tokens[N - 1], "token 249999");
         checkpoint_free(c);
@@ -364,7 +364,7 @@ static void any_file_of_a_split_model_opens_all_of_them(void **state)
         expect_counting(c, "model.layers.0.self_attn.q_proj.weight", 8, 1);
         expect_counting(c, "model.layers.0.self_attn.k_proj.weight", 4, 1);
         assert_int_equal(checkpoint_bytes(c), (6 + 8 + 4) * 4);
-        struct checkpoint_vocab v;
+        struct vocab v;
         assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
         assert_int_equal(v.n_tokens, 5);
         checkpoint_free(c);

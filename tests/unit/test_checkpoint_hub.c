@@ -20,7 +20,7 @@ static void check_reference(const char *text, const char *repo, const char *revi
 {
     struct hub_reference reference;
     struct error error = {0};
-    if (hub_reference_parse(&reference, text, &error) != OK)
+    if (hub_reference_parse(&reference, HUB_HUGGING_FACE, text, &error) != OK)
         fail_msg("%s: %s", text, error.message);
     assert_string_equal(reference.repo, repo);
     assert_string_equal(reference.revision, revision);
@@ -51,7 +51,7 @@ static void paths_and_damaged_references_are_refused(void **state)
     struct error error;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         error = (struct error){0};
-        if (hub_reference_parse(&reference, wrong[i], &error) != ERROR_INVALID)
+        if (hub_reference_parse(&reference, HUB_HUGGING_FACE, wrong[i], &error) != ERROR_INVALID)
             fail_msg("\"%s\" was accepted", wrong[i]);
         assert_true(error.message[0] != 0);
     }
@@ -65,17 +65,17 @@ static void parts_longer_than_their_limits_are_refused(void **state)
     memset(part, 'x', sizeof part);
     part[sizeof part - 1] = '\0';
     snprintf(text, sizeof text, "%.*s/b", HUB_NAME_MAX, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), OK);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), OK);
     snprintf(text, sizeof text, "%.*s/b", HUB_NAME_MAX + 1, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), ERROR_INVALID);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), ERROR_INVALID);
     snprintf(text, sizeof text, "a/b@%.*s", HUB_REVISION_MAX, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), OK);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), OK);
     snprintf(text, sizeof text, "a/b@%.*s", HUB_REVISION_MAX + 1, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), ERROR_INVALID);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), ERROR_INVALID);
     snprintf(text, sizeof text, "a/b:%.*s", HUB_FILE_MAX, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), OK);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), OK);
     snprintf(text, sizeof text, "a/b:%.*s", HUB_FILE_MAX + 1, part);
-    assert_int_equal(hub_reference_parse(&reference, text, NULL), ERROR_INVALID);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, text, NULL), ERROR_INVALID);
 }
 
 /* --- choosing ----------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ static void check_choice(const char *names, const char *reference_text, const ch
     struct error error = {0};
     const char *main_file;
     char *copy = strdup(names), wanted[512] = "";
-    assert_int_equal(hub_reference_parse(&reference, reference_text, &error), OK);
+    assert_int_equal(hub_reference_parse(&reference, HUB_HUGGING_FACE, reference_text, &error), OK);
     for (char *name = strtok(copy, " "); name; name = strtok(NULL, " "))
         assert_int_equal(hub_listing_add(&listing, name, &file, &error), OK);
     enum status status = hub_listing_choose(&listing, &reference, &main_file, &error);
@@ -155,11 +155,12 @@ static void a_split_gguf_needs_all_its_parts(void **state)
 /* --- listings ----------------------------------------------------------------------------------
  */
 
-static enum status parse(const char *text, struct hub_listing *listing, struct error *error)
+static enum status parse(enum hub_source source, const char *text, struct hub_listing *listing,
+                         struct error *error)
 {
     *listing = (struct hub_listing){0};
     *error = (struct error){0};
-    return hub_listing_parse(listing, text, strlen(text), error);
+    return hub_listing_parse(listing, source, text, strlen(text), error);
 }
 
 static void a_listing_gives_names_sizes_and_digests(void **state)
@@ -170,16 +171,18 @@ static void a_listing_gives_names_sizes_and_digests(void **state)
     static const char digest[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     char text[512];
     snprintf(text, sizeof text,
-             "{\"sha\": \"" COMMIT "\", \"siblings\": [{\"rfilename\": \"a\", \"size\": 3}, "
+             "{\"sha\": \"" COMMIT "\", \"siblings\": [{\"rfilename\": \"a\", \"size\": 3, "
+             "\"blobId\": \"" COMMIT "\"}, "
              "{\"rfilename\": \"b\", \"size\": 1, \"lfs\": {\"size\": 9000000000, \"sha256\": "
-             "\"%s\"}}, {\"rfilename\": \"c\"}]}",
+             "\"%s\"}, \"blobId\": \"" COMMIT "\"}, {\"rfilename\": \"c\"}]}",
              digest);
-    assert_int_equal(parse(text, &listing, &error), OK);
+    assert_int_equal(parse(HUB_HUGGING_FACE, text, &listing, &error), OK);
     assert_string_equal(listing.commit, COMMIT);
     assert_int_equal(listing.n, 3);
     assert_true(listing.files[0].has_size && listing.files[0].bytes == 3 &&
                 !listing.files[0].sha256);
-    assert_true(listing.files[1].bytes == 9000000000u);
+    assert_string_equal(listing.files[0].sha1, COMMIT);
+    assert_true(listing.files[1].bytes == 9000000000u && !listing.files[1].sha1);
     assert_string_equal(listing.files[1].sha256, digest);
     assert_false(listing.files[2].has_size);
     hub_listing_done(&listing);
@@ -213,11 +216,74 @@ static void hostile_listings_are_refused_with_a_sentence(void **state)
     struct hub_listing listing;
     struct error error;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        if (parse(wrong[i], &listing, &error) == OK)
+        if (parse(HUB_HUGGING_FACE, wrong[i], &listing, &error) == OK)
             fail_msg("%s was accepted", wrong[i]);
         assert_true(error.message[0] != 0);
         hub_listing_done(&listing);
     }
+}
+
+#define DIGEST "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+static void modelscopes_listing_has_files_and_makes_a_commit(void **state)
+{
+    (void)state;
+    static const char *const same[] = {
+        "{\"Code\": 200, \"Data\": {\"Files\": [{\"Path\": \"a\", \"Type\": \"tree\"}, "
+        "{\"Path\": \"a/b\", \"Type\": \"blob\", \"Size\": 9000000000, \"Sha256\": \"" DIGEST
+        "\"}, "
+        "{\"Path\": \"c\", \"Size\": 3, \"Sha256\": \"\"}]}}",
+        "{\"Data\": {\"Files\": [{\"Path\": \"a/b\", \"Size\": 9000000000, \"Sha256\": "
+        "\"E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855\"}, "
+        "{\"Path\": \"c\"}]}}"};
+    struct hub_listing listing, other;
+    struct error error;
+    assert_int_equal(parse(HUB_MODELSCOPE, same[0], &listing, &error), OK);
+    assert_int_equal(listing.n, 2);
+    assert_string_equal(listing.files[0].name, "a/b");
+    assert_string_equal(listing.files[0].sha256, DIGEST);
+    assert_true(listing.files[0].has_size && listing.files[0].bytes == 9000000000u);
+    assert_true(listing.files[1].has_size && !listing.files[1].sha256);
+    assert_true(hub_is_commit(listing.commit));
+    assert_int_equal(parse(HUB_MODELSCOPE, same[1], &other, &error), OK);
+    assert_string_equal(other.commit, listing.commit);
+    hub_listing_done(&other);
+    assert_int_equal(
+        parse(HUB_MODELSCOPE, "{\"Data\": {\"Files\": [{\"Path\": \"c\"}]}}", &other, &error), OK);
+    assert_string_not_equal(other.commit, listing.commit);
+    hub_listing_done(&other);
+    hub_listing_done(&listing);
+}
+
+static void hostile_listings_of_modelscope_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {
+        "{}",
+        "{\"Data\": []}",
+        "{\"Data\": {\"Files\": {}}}",
+        "{\"Data\": {\"Files\": [7]}}",
+        "{\"Data\": {\"Files\": [{\"Path\": \"../x\"}]}}",
+        "{\"Data\": {\"Files\": [{\"Path\": \"x\", \"Size\": -1}]}}",
+        "{\"Data\": {\"Files\": [{\"Path\": \"x\", \"Sha256\": \"../../x\"}]}}",
+        "{\"Data\": {\"Files\": [{\"Path\": \"x\", \"Sha256\": \"" COMMIT "\"}]}}",
+    };
+    struct hub_listing listing;
+    struct error error;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        if (parse(HUB_MODELSCOPE, wrong[i], &listing, &error) == OK)
+            fail_msg("%s was accepted", wrong[i]);
+        assert_true(error.message[0] != 0);
+        hub_listing_done(&listing);
+    }
+    struct str text = {0};
+    str_append_z(&text, "{\"Data\": {\"Files\": [{\"Path\": \"0\"}");
+    for (int i = 1; i < MODELSCOPE_MAX_FILES; i++)
+        str_printf(&text, ", {\"Path\": \"%d\"}", i);
+    str_append_z(&text, "]}}");
+    assert_int_equal(parse(HUB_MODELSCOPE, str_z(&text), &listing, &error), ERROR_LIMIT);
+    hub_listing_done(&listing);
+    str_done(&text);
 }
 
 int main(void)
@@ -231,6 +297,8 @@ int main(void)
         cmocka_unit_test(a_split_gguf_needs_all_its_parts),
         cmocka_unit_test(a_listing_gives_names_sizes_and_digests),
         cmocka_unit_test(hostile_listings_are_refused_with_a_sentence),
+        cmocka_unit_test(modelscopes_listing_has_files_and_makes_a_commit),
+        cmocka_unit_test(hostile_listings_of_modelscope_are_refused_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void a_folder_with_one_file_hands_out_its_weights(void **state)
         struct error error;
         assert_int_equal(checkpoint_weight(c, "absent", &w, &error), ERROR_NOT_FOUND);
         assert_non_null(strstr(error.message, "absent"));
-        struct checkpoint_vocab vocab;
+        struct vocab vocab;
         assert_int_equal(checkpoint_vocab(c, &vocab, &error), ERROR_NOT_FOUND);
         assert_int_equal(checkpoint_weight(c, "model.layers.0.w", &w, &error), OK);
         checkpoint_release(c, &w);
@@ -431,27 +431,6 @@ static void wrong_configurations_are_refused(void **state)
     }
 }
 
-static void quantized_configurations_are_refused_by_method(void **state)
-{
-    struct test_folder *folder = *state;
-    write_good(folder, "model.safetensors");
-    static const char *const cases[][2] = {
-        {"{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}", "gptq, 4 bits"},
-        {"{\"quantization_config\": {\"quant_method\": \"awq\"}}", "awq"},
-        {"{\"text_config\": {\"quantization_config\": {\"quant_method\": \"fp8\"}}}", "fp8"},
-        {"{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}",
-         "compressed-tensors"},
-        {"{\"quantization_config\": 7}", "unknown method"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        folder_write_text(folder, "config.json", cases[i][0]);
-        expect_refused(folder->path, ERROR_UNSUPPORTED, cases[i][1]);
-        expect_refused(folder->path, ERROR_UNSUPPORTED, "config.json");
-    }
-    folder_write_text(folder, "config.json", "{\"quantization_config\": null}");
-    checkpoint_free(expect_open(folder->path));
-}
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -469,7 +448,6 @@ int main(void)
         TEST(an_index_cut_anywhere_is_refused),
         TEST(folders_without_usable_weights_say_what_is_wrong),
         TEST(wrong_configurations_are_refused),
-        TEST(quantized_configurations_are_refused_by_method),
     };
 #undef TEST
     return cmocka_run_group_tests(tests, NULL, NULL);

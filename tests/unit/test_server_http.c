@@ -12,16 +12,7 @@ static struct http_limits default_limits(void)
 static int start(void **state)
 {
     struct http_limits limits = default_limits();
-    *state = malloc(sizeof(struct http_case));
-    case_start(*state, &limits);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    case_stop(*state);
-    free(*state);
-    return 0;
+    return case_setup(state, &limits);
 }
 
 static void a_connection_serves_one_request_after_the_other(void **state)
@@ -341,5 +332,5 @@ int main(void)
         cmocka_unit_test(freeing_the_server_tells_the_owners_of_pending_requests),
         cmocka_unit_test(a_socket_pair_can_be_adopted),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, case_teardown);
 }

@@ -22,9 +22,7 @@ static struct http_limits quick_limits(void)
 static int start(void **state)
 {
     struct http_limits limits = quick_limits();
-    *state = malloc(sizeof(struct http_case));
-    case_start(*state, &limits);
-    return 0;
+    return case_setup(state, &limits);
 }
 
 /* The server serves, and holds nothing but the connection that asks. */
@@ -43,9 +41,7 @@ static void assert_clean(struct http_case *the_case)
 static int stop(void **state)
 {
     assert_clean(*state);
-    case_stop(*state);
-    free(*state);
-    return 0;
+    return case_teardown(state);
 }
 
 /* Sends `text` and expects `status` and the end, not before `least_ms` and not after `most_ms`. */

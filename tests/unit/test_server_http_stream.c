@@ -8,16 +8,7 @@ static int start(void **state)
     struct http_limits limits;
     http_limits_default(&limits);
     limits.slow_reader_ms = 500;
-    *state = malloc(sizeof(struct http_case));
-    case_start(*state, &limits);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    case_stop(*state);
-    free(*state);
-    return 0;
+    return case_setup(state, &limits);
 }
 
 static void every_write_is_a_chunk_and_the_connection_lives_on(void **state)
@@ -244,5 +235,5 @@ int main(void)
         cmocka_unit_test(a_reader_that_lags_but_reads_gets_everything),
         cmocka_unit_test(an_event_costs_a_few_microseconds),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, start, case_teardown);
 }

@@ -328,27 +328,27 @@ static void a_normalized_added_token_decodes_to_what_it_matched(void **state)
     tokenizer_free(t);
 }
 
-static struct tokenizer_vocab gguf_vocab(void)
+static struct vocab gguf_vocab(void)
 {
     static const char *const tokens[] = {"<|end|>",  "a", "b",       "ab",
                                          "\xC4\xA0", "1", "<think>", "\xC3\x86"};
     static const int32_t types[] = {3, 1, 1, 1, 1, 1, 4, 1};
     static const char *const merges[] = {"a b"};
-    return (struct tokenizer_vocab){.model = "gpt2",
-                                    .pre = "smollm",
-                                    .n_tokens = 8,
-                                    .tokens = tokens,
-                                    .token_types = types,
-                                    .n_merges = 1,
-                                    .merges = merges,
-                                    .bos_id = 0,
-                                    .eos_id = -1};
+    return (struct vocab){.model = "gpt2",
+                          .pre = "smollm",
+                          .n_tokens = 8,
+                          .tokens = tokens,
+                          .token_types = types,
+                          .n_merges = 1,
+                          .merges = merges,
+                          .bos_id = 0,
+                          .eos_id = -1};
 }
 
 static void a_gguf_vocabulary_becomes_a_tokenizer(void **state)
 {
     (void)state;
-    struct tokenizer_vocab vocab = gguf_vocab();
+    struct vocab vocab = gguf_vocab();
     struct tokenizer *t;
     struct error error;
     if (tokenizer_load_vocab(&vocab, &t, &error) != OK)
@@ -374,7 +374,7 @@ static void a_gguf_vocabulary_that_is_wrong_is_refused(void **state)
     (void)state;
     struct tokenizer *t;
     struct error error;
-    struct tokenizer_vocab vocab = gguf_vocab();
+    struct vocab vocab = gguf_vocab();
     vocab.pre = "tekken";
     assert_int_equal(tokenizer_load_vocab(&vocab, &t, &error), ERROR_UNSUPPORTED);
     assert_non_null(strstr(error.message, "\"tekken\""));

@@ -319,7 +319,7 @@ static void smollm2(void **state)
     (void)state;
     const char *path = getenv("CSGL_TEST_MODEL");
     struct checkpoint *checkpoint;
-    struct checkpoint_vocab v;
+    struct vocab v;
     struct tokenizer *t;
     struct error error = {0};
     if (!path || !file_exists(path)) {
@@ -329,17 +329,7 @@ static void smollm2(void **state)
     if (checkpoint_open(&checkpoint, path, &error) != OK ||
         checkpoint_vocab(checkpoint, &v, &error) != OK)
         fail_msg("%s", error.message);
-    struct tokenizer_vocab vocab = {.model = v.model,
-                                    .pre = v.pre,
-                                    .n_tokens = (size_t)v.n_tokens,
-                                    .tokens = v.tokens,
-                                    .token_types = v.token_types,
-                                    .n_merges = (size_t)v.n_merges,
-                                    .merges = v.merges,
-                                    .bos_id = v.bos_id,
-                                    .eos_id = v.eos_id,
-                                    .add_bos = v.add_bos};
-    if (tokenizer_load_vocab(&vocab, &t, &error) != OK)
+    if (tokenizer_load_vocab(&v, &t, &error) != OK)
         fail_msg("%s", error.message);
     check_tokenizer(t, "smollm2");
     tokenizer_free(t);

@@ -2,7 +2,9 @@
 #include "device/cpu/cpu_device.h"
 
 #include "base/size.h"
+#include "base/system.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,9 +53,35 @@ static void cpu_buffer_free(struct device *device, struct buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
+static enum status cpu_buffer_write(struct device *device, const struct buffer *to, size_t offset,
+                                    const void *from, size_t bytes, struct error *error)
+{
+    (void)device;
+    (void)error;
+    assert(offset <= to->bytes && bytes <= to->bytes - offset);
+    memcpy((char *)to->host + offset, from, bytes);
+    return OK;
+}
+
+static enum status cpu_buffer_read(struct device *device, const struct buffer *from, size_t offset,
+                                   void *to, size_t bytes, struct error *error)
+{
+    (void)device;
+    (void)error;
+    assert(offset <= from->bytes && bytes <= from->bytes - offset);
+    memcpy(to, (const char *)from->host + offset, bytes);
+    return OK;
+}
+
 static void cpu_observe(struct device *device, const struct thread_observer *observer)
 {
     thread_pool_observe(cpu_device_of(device)->pool, observer);
+}
+
+static uint64_t cpu_memory_available(const struct device *device)
+{
+    (void)device;
+    return system_available_memory();
 }
 
 static enum status cpu_sync(struct device *device, struct error *error)
@@ -88,6 +116,9 @@ enum status cpu_workspace_reserve(struct cpu_device *cpu, size_t bytes, struct e
 static const struct device_table cpu_table = {
     DEVICE_OPS(TABLE_ENTRY).buffer_alloc = cpu_buffer_alloc,
     .buffer_free = cpu_buffer_free,
+    .buffer_write = cpu_buffer_write,
+    .buffer_read = cpu_buffer_read,
+    .memory_available = cpu_memory_available,
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,
     .linear_bytes = cpu_linear_bytes,

@@ -3,14 +3,17 @@
  *
  * Columns of a state do not depend on each other. Few rows are computed one by one, a stretch of
  * columns at a time, which stays in the first-level cache. More rows go through the chunked form
- * (arXiv:2412.06464, section 3.3): with G the running sum of g in the chunk and S the state before
- * it,
+ * (arXiv:2412.06464, section 3.3). With G the running sum of g in the chunk, D(r, s) = e^(G[r] -
+ * G[s]), S the state before the chunk and n its rows:
  *
- *     delta[r] = beta[r] (v[r] - e^G[r] S^T k[r] - sum over s < r of e^(G[r] - G[s]) k[r].k[s]
- * delta[s]) out[r] = e^G[r] S^T q[r] + sum over s <= r of e^(G[r] - G[s]) q[r].k[s] delta[s] S' =
- * e^G[n-1] S + sum over r of e^(G[n-1] - G[r]) k[r] delta[r]^T
+ *     delta[r] = beta[r] (v[r] - e^G[r] S^T k[r] - sum_{s<r} D(r, s) (k[r] k[s]) delta[s])
  *
- * which is products of matrices but for the recursion in delta. No exponent is positive. */
+ *     out[r] = e^G[r] S^T q[r] + sum_{s<=r} D(r, s) (q[r] k[s]) delta[s]
+ *
+ *     S' = e^G[n-1] S + sum_r D(n-1, r) k[r] delta[r]^T
+ *
+ * which is products of matrices but for the recursion in delta. No exponent is positive.
+ */
 #ifndef CSGL_DEVICE_CPU_GATED_DELTA_VEC_H
 #define CSGL_DEVICE_CPU_GATED_DELTA_VEC_H
 

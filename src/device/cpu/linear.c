@@ -246,13 +246,15 @@ static void copy_bias(const struct weight_slice *slice, struct linear_part *part
 
 /* Bytes of the activations in all forms that the linear needs, each part aligned. */
 struct input_sizes {
-    size_t codes, levels, sums, rounded, total;
+    size_t ordered, codes, levels, sums, rounded, total;
 };
 
 static struct input_sizes input_sizes(const struct linear *linear, int32_t n_rows)
 {
     size_t rows = size_round_up((size_t)n_rows, TILE_ROWS_MAX), cols = (size_t)linear->padded_cols;
     struct input_sizes sizes = {0};
+    if (linear->order)
+        sizes.ordered = rows * cols * sizeof(float);
     if (linear->needs[MODE_INT8]) {
         sizes.codes = rows * cols;
         sizes.levels = rows * (cols / UNIT) * 2 * sizeof(float);
@@ -260,7 +262,7 @@ static struct input_sizes input_sizes(const struct linear *linear, int32_t n_row
     }
     if (linear->needs[MODE_BF16])
         sizes.rounded = rows * cols * sizeof(float);
-    sizes.total = sizes.codes + sizes.levels + sizes.sums + sizes.rounded;
+    sizes.total = sizes.ordered + sizes.codes + sizes.levels + sizes.sums + sizes.rounded;
     return sizes;
 }
 
@@ -276,6 +278,30 @@ static enum status reserve_workspace(struct cpu_device *cpu, const struct linear
     if (!size_add(linear_input_bytes(linear, linear->max_rows), scratch, &total))
         return error_memory(error, SIZE_MAX);
     return cpu_workspace_reserve(cpu, total > ALIGN ? total : ALIGN, error);
+}
+
+/* The order in which the parts take their inputs, which must be one. */
+static enum status copy_order(struct linear *linear, const struct weight_slice *slices,
+                              int n_slices, struct error *error)
+{
+    const struct weight *first = &slices[0].weight;
+    size_t bytes = (size_t)first->cols * sizeof *first->order;
+    for (int i = 0; i < n_slices; i++) {
+        const struct weight *w = &slices[i].weight;
+        bool is_same = !first->order == !w->order &&
+                       (!w->order || (w->cols == first->cols && slices[i].cols == w->cols &&
+                                      memcmp(w->order, first->order, bytes) == 0));
+        if (!is_same)
+            return error_set(error, ERROR_INVALID,
+                             "parts of one linear take their inputs in different orders");
+    }
+    if (!first->order)
+        return OK;
+    linear->order = malloc(bytes);
+    if (!linear->order)
+        return error_memory(error, bytes);
+    memcpy(linear->order, first->order, bytes);
+    return OK;
 }
 
 enum status cpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
@@ -299,11 +325,16 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
         return error_memory(error, sizeof *linear);
     describe(cpu, slices, n_slices, linear);
     linear->max_rows = max_rows;
+    enum status status = copy_order(linear, slices, n_slices, error);
+    if (status != OK) {
+        cpu_linear_free(device, linear);
+        return status;
+    }
     size_t bytes = 0;
     bool fits = memory_bytes(linear, slices, &bytes);
     linear->memory = fits ? linear_memory_alloc(cpu, bytes, &linear->slab) : NULL;
-    enum status status = linear->memory ? reserve_workspace(cpu, linear, error)
-                                        : error_memory(error, fits ? bytes : SIZE_MAX);
+    status = linear->memory ? reserve_workspace(cpu, linear, error)
+                            : error_memory(error, fits ? bytes : SIZE_MAX);
     if (status != OK) {
         cpu_linear_free(device, linear);
         return status;
@@ -331,6 +362,7 @@ void cpu_linear_free(struct device *device, struct linear *linear)
     if (!linear)
         return;
     linear_memory_free(cpu_device_of(device), linear->slab);
+    free(linear->order);
     free(linear);
 }
 
@@ -360,6 +392,13 @@ struct linear_input linear_input_make(const struct linear_kernels *kernels,
                               .cols = linear->cols,
                               .padded_cols = linear->padded_cols,
                               .tile_rows = kernels->tile_rows(n_rows)};
+    if (linear->order) {
+        in.unordered = x;
+        in.unordered_stride = x_stride;
+        in.x = (const float *)(const void *)at;
+        in.x_stride = (size_t)linear->cols;
+        at += sizes.ordered;
+    }
     in.rounded = at;
     at += sizes.rounded;
     in.codes = (int8_t *)at;
@@ -370,9 +409,24 @@ struct linear_input linear_input_make(const struct linear_kernels *kernels,
     return in;
 }
 
+/* Brings the inputs of whole tiles into the columns' order. */
+static void order_inputs(const struct linear *linear, const struct linear_input *in,
+                         struct linear_range tiles)
+{
+    int64_t end = tiles.end * in->tile_rows;
+    for (int64_t row = tiles.first * in->tile_rows; row < end && row < in->n_rows; row++) {
+        const float *from = in->unordered + (size_t)row * in->unordered_stride;
+        float *to = (float *)(uintptr_t)in->x + (size_t)row * in->x_stride;
+        for (int32_t c = 0; c < linear->cols; c++)
+            to[c] = from[linear->order[c]];
+    }
+}
+
 void linear_input_prepare(const struct linear_kernels *kernels, const struct linear *linear,
                           const struct linear_input *in, struct linear_range tiles)
 {
+    if (linear->order)
+        order_inputs(linear, in, tiles);
     for (int mode = MODE_BF16; mode <= MODE_INT8; mode++)
         if (linear->needs[mode])
             kernels->prepare(in, (enum linear_mode)mode, tiles);
@@ -448,7 +502,7 @@ void cpu_linear(struct device *device, const struct linear_args *args)
         .scratch = workspace + linear_input_bytes(linear, args->x.rows),
     };
     plan_tasks(&run, thread_pool_size(cpu->pool));
-    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16]) {
+    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16] || linear->order) {
         int64_t n_tiles = ceil_div(run.in.n_rows, run.in.tile_rows);
         bool is_small = (int64_t)run.in.n_rows * run.in.cols < 1 << 14; /* not worth a barrier */
         run.tiles_per_task = is_small ? n_tiles : 1;

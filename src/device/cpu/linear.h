@@ -208,6 +208,7 @@ struct linear {
     int n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
     int32_t cols, padded_cols;
+    int32_t *order; /* [cols]: column c takes input order[c]; NULL: c */
     int32_t max_rows;
     int64_t rows;     /* of all parts */
     int64_t n_blocks; /* of all parts */
@@ -222,6 +223,9 @@ struct linear_input {
     const float *x; /* row t begins at x + t * x_stride */
     size_t x_stride;
     int32_t n_rows, cols, padded_cols, tile_rows;
+    /* Of a linear with an order: x as it was given; the other x is filled from it. */
+    const float *unordered;
+    size_t unordered_stride;
     /* MODE_INT8, of tile t and unit u at index (t * n_units + u): */
     int8_t *codes; /* [H][32] */
     float *levels; /* [2][H]: the scale, and scale * sum(q) */

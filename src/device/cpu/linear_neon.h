@@ -320,8 +320,7 @@ ALWAYS_INLINE void store_row(const struct linear_part *part, int64_t block, int6
     }
     int64_t left = part->rows - block * BLOCK_ROWS;
     size_t n = left < BLOCK_ROWS ? (size_t)left : BLOCK_ROWS;
-    memcpy(output->out + (size_t)row * output->stride + (size_t)block * BLOCK_ROWS, values,
-           n * sizeof(float));
+    memcpy(linear_output_at(output, row, block * BLOCK_ROWS), values, n * sizeof(float));
 }
 
 #endif

@@ -64,6 +64,16 @@ const struct measure_kernels *cpu_measure_kernels(enum cpu_isa isa)
            : isa >= CPU_ISA_AVX2   ? &cpu_measure_avx2
                                    : &scalar_kernels;
 }
+#elif defined(__aarch64__)
+extern const struct measure_kernels cpu_measure_neon, cpu_measure_dotprod, cpu_measure_i8mm;
+
+const struct measure_kernels *cpu_measure_kernels(enum cpu_isa isa)
+{
+    return isa >= CPU_ISA_I8MM      ? &cpu_measure_i8mm
+           : isa >= CPU_ISA_DOTPROD ? &cpu_measure_dotprod
+           : isa >= CPU_ISA_NEON    ? &cpu_measure_neon
+                                    : &scalar_kernels;
+}
 #else
 const struct measure_kernels *cpu_measure_kernels(enum cpu_isa isa)
 {

@@ -1,0 +1,3 @@
+#include "device/cpu/measure_neon.h"
+
+const struct measure_kernels cpu_measure_dotprod = MEASURE_KERNELS;

@@ -1,0 +1,55 @@
+#include "device/device_open.h"
+
+#include "device/gpu/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_INDEX = 1023, MAX_NAME = 16 };
+
+/* "DRIVER" or "DRIVER:N"; false if it is neither. */
+static bool split_name(const char *name, char driver[MAX_NAME], int *index)
+{
+    size_t n = strcspn(name, ":");
+    if (n == 0 || n >= MAX_NAME)
+        return false;
+    memcpy(driver, name, n);
+    driver[n] = '\0';
+    *index = 0;
+    if (name[n] == '\0')
+        return true;
+    const char *digits = name + n + 1;
+    size_t n_digits = strspn(digits, "0123456789");
+    if (n_digits == 0 || n_digits > 4 || digits[n_digits] != '\0')
+        return false;
+    *index = atoi(digits);
+    return *index <= MAX_INDEX;
+}
+
+enum status device_open(struct device **out, const char *name, const struct cpu_options *cpu,
+                        struct error *error)
+{
+    char driver[MAX_NAME];
+    int index;
+    *out = NULL;
+    if (!name || strcmp(name, "cpu") == 0)
+        return cpu_device_open(out, cpu, error);
+    if (!split_name(name, driver, &index))
+        return error_set(
+            error, ERROR_INVALID,
+            "--device %s is no device; there are cpu, cuda, cuda:N, metal and emulator", name);
+    if (cpu->activations == ACTIVATIONS_INT8)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "--device %s computes with float activations; int8 is the CPU's", name);
+    return gpu_device_open(out, driver, index, error);
+}
+
+bool device_is_cpu(const struct device *device)
+{
+    return strcmp(device->name, "cpu") == 0;
+}
+
+enum activations device_activations(const struct device *device)
+{
+    return device_is_cpu(device) ? cpu_device_activations(device) : ACTIVATIONS_FLOAT;
+}

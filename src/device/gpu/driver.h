@@ -1,0 +1,76 @@
+/* The border between the GPU device and what makes a GPU run: memory, kernels by name, dispatches
+ * in order. One driver a kind of GPU; a driver knows no op, the device no GPU. Handles belong to
+ * the driver that gave them. */
+#ifndef CSGL_DEVICE_GPU_DRIVER_H
+#define CSGL_DEVICE_GPU_DRIVER_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gpu;        /* one GPU, opened */
+struct gpu_memory; /* a run of its memory */
+struct gpu_kernel;
+
+enum { GPU_SIMD_WIDTH = 32, GPU_MAX_BUFFERS = 31 };
+
+struct gpu_info {
+    char name[64];
+    uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
+    uint32_t max_threads;  /* of a threadgroup */
+};
+
+/* Memory from `offset` on, as a kernel gets it. */
+struct gpu_range {
+    const struct gpu_memory *memory;
+    size_t offset;
+};
+
+/* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH. */
+struct gpu_grid {
+    uint32_t groups[3];
+    uint32_t n_threads;
+};
+
+struct gpu_driver {
+    const char *name; /* "cuda", "metal", "emulator": what --device calls it */
+
+    enum status (*open)(int index, struct gpu **out, struct error *error);
+    void (*close)(struct gpu *gpu);
+    void (*info)(const struct gpu *gpu, struct gpu_info *out);
+
+    /* Zeroed memory, aligned to at least 64 bytes. */
+    enum status (*alloc)(struct gpu *gpu, size_t bytes, struct gpu_memory **out,
+                         struct error *error);
+    void (*free)(struct gpu *gpu, struct gpu_memory *memory);
+    /* The memory's address for the CPU, or NULL where the CPU does not reach it. */
+    void *(*host)(const struct gpu_memory *memory);
+    /* Copies between memory and the caller's; nothing that was dispatched is still running. */
+    enum status (*write)(struct gpu *gpu, const struct gpu_range *to, const void *from,
+                         size_t bytes, struct error *error);
+    enum status (*read)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
+                        struct error *error);
+
+    /* The kernel `name` of src/kernels; kept by the driver until close. */
+    enum status (*kernel)(struct gpu *gpu, const char *name, const struct gpu_kernel **out,
+                          struct error *error);
+
+    /* Adds one run of a kernel to the work that the next commit starts. Buffers are bound in order,
+     * `args` (copied) behind them. What cannot run is reported by wait. */
+    void (*dispatch)(struct gpu *gpu, const struct gpu_kernel *kernel,
+                     const struct gpu_range *buffers, int n_buffers, const void *args,
+                     size_t args_bytes, const struct gpu_grid *grid);
+    /* What is dispatched from now on sees what was dispatched before. */
+    void (*barrier)(struct gpu *gpu);
+    /* Starts what was dispatched and does not wait. */
+    void (*commit)(struct gpu *gpu);
+    /* Waits for all that was committed; the first fault since the GPU was opened. */
+    enum status (*wait)(struct gpu *gpu, struct error *error);
+};
+
+/* Each in a file of its own; where it cannot be built, a file in its place says so on open. */
+extern const struct gpu_driver gpu_driver_cuda, gpu_driver_metal, gpu_driver_emulator;
+
+#endif

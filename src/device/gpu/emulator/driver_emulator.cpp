@@ -1,0 +1,170 @@
+/* The emulator as a driver: kernels are the program's own, and run when they are dispatched. Memory
+ * is kept from the CPU as on a card of its own, so that tests find who reaches for it. */
+extern "C" {
+#include "device/gpu/driver.h"
+}
+
+#include "device/gpu/emulator/emulator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gpu {
+    char fault[sizeof emulator::fault]; /* the first; empty: none */
+};
+
+struct gpu_memory {
+    unsigned char *data;
+    size_t bytes;
+};
+
+static enum status emulator_open(int index, struct gpu **out, struct error *error)
+{
+    *out = NULL;
+    if (index != 0)
+        return error_set(error, ERROR_INVALID, "there is no emulator %d; there is one, 0", index);
+    *out = (struct gpu *)calloc(1, sizeof **out);
+    return *out ? OK : error_memory(error, sizeof **out);
+}
+
+static void emulator_close(struct gpu *gpu)
+{
+    free(gpu);
+}
+
+static void emulator_info(const struct gpu *, struct gpu_info *out)
+{
+    *out = gpu_info();
+    snprintf(out->name, sizeof out->name, "emulator");
+    out->max_threads = emulator::MAX_THREADS;
+}
+
+static enum status emulator_alloc(struct gpu *, size_t bytes, struct gpu_memory **out,
+                                  struct error *error)
+{
+    *out = (struct gpu_memory *)malloc(sizeof **out);
+    unsigned char *data = (unsigned char *)emulator::memory_alloc(bytes);
+    if (!*out || !data) {
+        if (data)
+            emulator::memory_free(data);
+        free(*out);
+        *out = NULL;
+        return error_memory(error, bytes);
+    }
+    **out = gpu_memory{data, bytes};
+    return OK;
+}
+
+static void emulator_free(struct gpu *, struct gpu_memory *memory)
+{
+    if (!memory)
+        return;
+    emulator::memory_free(memory->data);
+    free(memory);
+}
+
+static void *emulator_host(const struct gpu_memory *)
+{
+    return NULL;
+}
+
+static enum status check_range(const struct gpu_range *range, size_t bytes, struct error *error)
+{
+    size_t size = range->memory->bytes;
+    if (range->offset <= size && bytes <= size - range->offset)
+        return OK;
+    return error_set(error, ERROR_INVALID, "%zu bytes at %zu do not lie in memory of %zu bytes",
+                     bytes, range->offset, size);
+}
+
+static enum status emulator_write(struct gpu *, const struct gpu_range *to, const void *from,
+                                  size_t bytes, struct error *error)
+{
+    enum status status = check_range(to, bytes, error);
+    if (status == OK && bytes)
+        memcpy(to->memory->data + to->offset, from, bytes);
+    return status;
+}
+
+static enum status emulator_read(struct gpu *, const struct gpu_range *from, void *to, size_t bytes,
+                                 struct error *error)
+{
+    enum status status = check_range(from, bytes, error);
+    if (status == OK && bytes)
+        memcpy(to, from->memory->data + from->offset, bytes);
+    return status;
+}
+
+static enum status emulator_kernel(struct gpu *, const char *name, const struct gpu_kernel **out,
+                                   struct error *error)
+{
+    *out = (const struct gpu_kernel *)emulator::find_kernel(name);
+    if (*out)
+        return OK;
+    return error_set(error, ERROR_UNSUPPORTED, "the program has no kernel %s", name);
+}
+
+static void keep_fault(struct gpu *gpu, const char *text)
+{
+    if (!gpu->fault[0])
+        snprintf(gpu->fault, sizeof gpu->fault, "%s", text);
+}
+
+static void emulator_dispatch(struct gpu *gpu, const struct gpu_kernel *handle,
+                              const struct gpu_range *buffers, int n_buffers, const void *args,
+                              size_t args_bytes, const struct gpu_grid *grid)
+{
+    const emulator::Kernel *kernel = (const emulator::Kernel *)handle;
+    static emulator::Launch launch;
+    if (gpu->fault[0])
+        return;
+    if (grid->n_threads == 0 || grid->n_threads % GPU_SIMD_WIDTH ||
+        grid->n_threads > emulator::MAX_THREADS || args_bytes > emulator::MAX_ARGS ||
+        n_buffers > emulator::MAX_BUFFERS) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "kernel %s: %u threads, %d buffers and %zu bytes of arguments cannot be launched",
+                 kernel->name, grid->n_threads, n_buffers, args_bytes);
+        keep_fault(gpu, text);
+        return;
+    }
+    for (int i = 0; i < n_buffers; i++)
+        launch.buffers[i] = buffers[i].memory ? buffers[i].memory->data + buffers[i].offset : NULL;
+    launch.n_buffers = n_buffers;
+    memcpy(launch.args, args, args_bytes);
+    if (!emulator::run(kernel, launch, grid->groups, grid->n_threads))
+        keep_fault(gpu, emulator::fault);
+}
+
+static void emulator_barrier(struct gpu *)
+{
+    emulator::order_launches();
+}
+
+static void emulator_commit(struct gpu *)
+{
+    emulator::order_launches();
+}
+
+static enum status emulator_wait(struct gpu *gpu, struct error *error)
+{
+    return gpu->fault[0] ? error_set(error, ERROR_IO, "%s", gpu->fault) : OK;
+}
+
+extern "C" const struct gpu_driver gpu_driver_emulator = {
+    .name = "emulator",
+    .open = emulator_open,
+    .close = emulator_close,
+    .info = emulator_info,
+    .alloc = emulator_alloc,
+    .free = emulator_free,
+    .host = emulator_host,
+    .write = emulator_write,
+    .read = emulator_read,
+    .kernel = emulator_kernel,
+    .dispatch = emulator_dispatch,
+    .barrier = emulator_barrier,
+    .commit = emulator_commit,
+    .wait = emulator_wait,
+};

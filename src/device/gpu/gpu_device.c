@@ -1,0 +1,182 @@
+/* Opening the GPU device: memory, kernels, the queue. */
+#include "device/gpu/gpu_device.h"
+
+#include "base/system.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status wait(struct gpu_device *gpu, struct error *error)
+{
+    if (gpu->is_queued)
+        gpu->driver->commit(gpu->gpu);
+    gpu->is_queued = false;
+    return gpu->driver->wait(gpu->gpu, error);
+}
+
+static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
+                                    struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    struct gpu_memory *memory;
+    *out = (struct buffer){0};
+    enum status status = gpu->driver->alloc(gpu->gpu, bytes, &memory, error);
+    if (status == OK)
+        *out = (struct buffer){gpu->driver->host(memory), memory, bytes};
+    return status;
+}
+
+static void gpu_buffer_free(struct device *device, struct buffer *buffer)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    if (buffer->handle)
+        gpu->driver->free(gpu->gpu, buffer->handle);
+    *buffer = (struct buffer){0};
+}
+
+static enum status gpu_buffer_write(struct device *device, const struct buffer *to, size_t offset,
+                                    const void *from, size_t bytes, struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    enum status status = wait(gpu, error);
+    if (status != OK)
+        return status;
+    return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
+                              error);
+}
+
+static enum status gpu_buffer_read(struct device *device, const struct buffer *from, size_t offset,
+                                   void *to, size_t bytes, struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    enum status status = wait(gpu, error);
+    if (status != OK)
+        return status;
+    return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
+}
+
+void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
+             int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
+             uint32_t n_threads)
+{
+    assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
+    if (groups.x == 0 || groups.y == 0 || groups.z == 0)
+        return;
+    struct gpu_grid grid = {{(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z},
+                            n_threads};
+    gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
+                          &grid);
+    gpu->driver->barrier(gpu->gpu);
+    gpu->is_queued = true;
+}
+
+/* The GPU has no threads of this process. */
+static void gpu_observe(struct device *device, const struct thread_observer *observer)
+{
+    (void)device;
+    (void)observer;
+}
+
+static uint64_t gpu_memory_available(const struct device *device)
+{
+    const struct gpu_device *gpu = (const struct gpu_device *)(const void *)device;
+    struct gpu_info info;
+    gpu->driver->info(gpu->gpu, &info);
+    return info.memory_bytes ? info.memory_bytes : system_available_memory();
+}
+
+static enum status gpu_sync(struct device *device, struct error *error)
+{
+    return wait(gpu_device_of(device), error);
+}
+
+static void gpu_close(struct device *device)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    gpu->driver->close(gpu->gpu);
+    free(gpu);
+}
+
+#define TABLE_ENTRY(name) .name = gpu_##name,
+static const struct device_table gpu_table = {
+    DEVICE_OPS(TABLE_ENTRY).buffer_alloc = gpu_buffer_alloc,
+    .buffer_free = gpu_buffer_free,
+    .buffer_write = gpu_buffer_write,
+    .buffer_read = gpu_buffer_read,
+    .memory_available = gpu_memory_available,
+    .linear_load = gpu_linear_load,
+    .linear_free = gpu_linear_free,
+    .linear_bytes = gpu_linear_bytes,
+    .linear_size = gpu_linear_size,
+    .experts_load = gpu_experts_load,
+    .experts_free = gpu_experts_free,
+    .experts_bytes = gpu_experts_bytes,
+    .expert_size = gpu_expert_size,
+    .embedding_load = gpu_embedding_load,
+    .embedding_free = gpu_embedding_free,
+    .kv_page_bytes = gpu_kv_page_bytes,
+    .attention_reserve = gpu_attention_reserve,
+    .state_slot_bytes = gpu_state_slot_bytes,
+    .gated_delta_reserve = gpu_gated_delta_reserve,
+    .observe = gpu_observe,
+    .sync = gpu_sync,
+    .close = gpu_close,
+};
+#undef TABLE_ENTRY
+
+static enum status load_kernels(struct gpu_device *gpu, struct error *error)
+{
+#define KERNEL_NAME(name) #name,
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME)};
+#undef KERNEL_NAME
+    enum status status = OK;
+    for (int i = 0; i < N_GPU_KERNELS && status == OK; i++)
+        status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
+    return status;
+}
+
+static const struct gpu_driver *find_driver(const char *name)
+{
+    static const struct gpu_driver *const drivers[] = {&gpu_driver_cuda, &gpu_driver_metal,
+                                                       &gpu_driver_emulator};
+    for (size_t i = 0; i < sizeof drivers / sizeof drivers[0]; i++)
+        if (strcmp(drivers[i]->name, name) == 0)
+            return drivers[i];
+    return NULL;
+}
+
+enum status gpu_device_open(struct device **out, const char *name, int index, struct error *error)
+{
+    *out = NULL;
+    const struct gpu_driver *driver = find_driver(name);
+    if (!driver)
+        return error_set(error, ERROR_INVALID,
+                         "there is no driver %s for a GPU; there are cuda, metal and emulator",
+                         name);
+    struct gpu_device *gpu = calloc(1, sizeof *gpu);
+    if (!gpu)
+        return error_memory(error, sizeof *gpu);
+    gpu->driver = driver;
+    enum status status = driver->open(index, &gpu->gpu, error);
+    if (status != OK) {
+        free(gpu);
+        return status;
+    }
+    struct gpu_info info;
+    driver->info(gpu->gpu, &info);
+    snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
+    gpu->device = (struct device){.table = &gpu_table, .name = gpu->name};
+    if (info.max_threads < KD_ROW_THREADS)
+        status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
+                           info.name, info.max_threads, KD_ROW_THREADS);
+    if (status == OK)
+        status = load_kernels(gpu, error);
+    if (status != OK) {
+        gpu_close(&gpu->device);
+        return status;
+    }
+    *out = &gpu->device;
+    return OK;
+}

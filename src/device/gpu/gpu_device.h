@@ -1,0 +1,104 @@
+/* Inside the GPU device: its state, and how an op becomes a dispatch. */
+#ifndef CSGL_DEVICE_GPU_GPU_DEVICE_H
+#define CSGL_DEVICE_GPU_GPU_DEVICE_H
+
+#include "device/gpu/driver.h"
+#include "device/gpu/gpu.h"
+#include "kernels/args.h"
+
+/* The kernels by name. */
+#define GPU_KERNELS(X)                                                                             \
+    X(embed)                                                                                       \
+    X(rms_norm)                                                                                    \
+    X(rope_angles)                                                                                 \
+    X(norm_rope)                                                                                   \
+    X(silu_mul)                                                                                    \
+    X(sigmoid_mul)                                                                                 \
+    X(gated_norm)                                                                                  \
+    X(gather)                                                                                      \
+    X(moe_route)                                                                                   \
+    X(linear)                                                                                      \
+    X(moe_inner)                                                                                   \
+    X(moe_outer)                                                                                   \
+    X(kv_store)                                                                                    \
+    X(kv_copy_page)                                                                                \
+    X(paged_attention)                                                                             \
+    X(conv1d_update)                                                                               \
+    X(conv1d_commit)                                                                               \
+    X(gated_delta)                                                                                 \
+    X(gated_delta_commit)                                                                          \
+    X(state_copy)
+
+#define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
+enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
+#undef GPU_KERNEL_ENUM
+
+struct gpu_device {
+    struct device device; /* first, so that a struct device * is one of these */
+    const struct gpu_driver *driver;
+    struct gpu *gpu;
+    char name[64];
+    const struct gpu_kernel *kernels[N_GPU_KERNELS];
+    bool is_queued; /* something was dispatched since the last wait */
+};
+
+static inline struct gpu_device *gpu_device_of(struct device *device)
+{
+    return (struct gpu_device *)(void *)device;
+}
+
+/* A tensor's memory from its first element on; none: a buffer that the kernel does not touch. */
+static inline struct gpu_range gpu_tensor(const struct tensor *t)
+{
+    if (!t->buffer)
+        return (struct gpu_range){0};
+    return (struct gpu_range){t->buffer->handle, t->offset};
+}
+
+/* Queues `groups` (x, y, z) threadgroups of n_threads; nothing if one of them is 0. What is queued
+ * runs in order. `args` is the kernel's struct. */
+struct gpu_groups {
+    int64_t x, y, z;
+};
+void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
+             int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
+             uint32_t n_threads);
+
+/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
+#define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
+DEVICE_OPS(GPU_OP)
+#undef GPU_OP
+
+/* gpu_rows.c */
+enum status gpu_embedding_load(struct device *device, const struct weight *weight,
+                               struct embedding **out, struct error *error);
+void gpu_embedding_free(struct device *device, struct embedding *embedding);
+
+/* gpu_linear.c */
+enum status gpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
+                            int32_t max_rows, struct linear **out, struct error *error);
+void gpu_linear_free(struct device *device, struct linear *linear);
+size_t gpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+size_t gpu_linear_size(const struct linear *linear);
+
+/* gpu_moe.c */
+enum status gpu_experts_load(struct device *device, const struct expert_slices *experts,
+                             int32_t n_experts, int32_t top_k, int32_t max_rows,
+                             struct experts **out, struct error *error);
+void gpu_experts_free(struct device *device, struct experts *experts);
+size_t gpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                         int32_t n_experts);
+size_t gpu_expert_size(const struct experts *experts, int32_t *inner);
+
+/* gpu_attention.c */
+size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout);
+enum status gpu_attention_reserve(struct device *device, const struct kv_layout *layout,
+                                  int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
+                                  struct error *error);
+
+/* gpu_states.c */
+size_t gpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
+enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
+                                    struct error *error);
+
+#endif

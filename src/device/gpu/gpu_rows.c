@@ -1,0 +1,229 @@
+/* The ops that work on each row for itself. */
+#include "device/gpu/gpu_device.h"
+
+#include "base/size.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Every kernel here gives a threadgroup to a row, or to a part of it. */
+static void run_rows(struct device *device, enum gpu_kernel_name kernel,
+                     const struct gpu_range *buffers, int n_buffers, const void *args,
+                     size_t args_bytes, int64_t rows, int64_t parts)
+{
+    gpu_run(gpu_device_of(device), kernel, buffers, n_buffers, args, args_bytes,
+            (struct gpu_groups){rows, parts, 1}, KD_ROW_THREADS);
+}
+
+/* --- embed --------------------------------------------------------------------------------------
+ */
+
+struct embedding {
+    struct gpu_memory *memory;
+    int32_t cols;
+    enum kd_dtype dtype; /* quantized tables are expanded to f32 */
+};
+
+static size_t row_bytes(const struct embedding *e)
+{
+    return (size_t)e->cols * (e->dtype == KD_F32 ? 4 : 2);
+}
+
+static enum status upload_rows(struct gpu_device *gpu, const struct weight *weight,
+                               struct embedding *e, struct error *error)
+{
+    size_t bytes = row_bytes(e);
+    enum status status =
+        gpu->driver->alloc(gpu->gpu, (size_t)weight->rows * bytes, &e->memory, error);
+    float *expanded = malloc((size_t)e->cols * sizeof *expanded);
+    if (status == OK && !expanded)
+        status = error_memory(error, (size_t)e->cols * sizeof *expanded);
+    for (int64_t row = 0; row < weight->rows && status == OK; row++) {
+        const void *from = weight_row_data(weight, row);
+        if (!weight_is_float(weight)) {
+            weight_row_dequantize(weight, row, expanded);
+            from = expanded;
+        }
+        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){e->memory, (size_t)row * bytes},
+                                    from, bytes, error);
+    }
+    free(expanded);
+    return status;
+}
+
+enum status gpu_embedding_load(struct device *device, const struct weight *weight,
+                               struct embedding **out, struct error *error)
+{
+    *out = NULL;
+    if (weight->rows > INT32_MAX || weight->cols > INT32_MAX)
+        return error_set(error, ERROR_LIMIT,
+                         "an embedding table of %lld x %lld is larger than the limit of %d a side",
+                         (long long)weight->rows, (long long)weight->cols, INT32_MAX);
+    struct embedding *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_memory(error, sizeof *e);
+    e->cols = (int32_t)weight->cols;
+    e->dtype = weight->encoding == WEIGHT_F16    ? KD_F16
+               : weight->encoding == WEIGHT_BF16 ? KD_BF16
+                                                 : KD_F32;
+    enum status status = upload_rows(gpu_device_of(device), weight, e, error);
+    if (status != OK) {
+        gpu_embedding_free(device, e);
+        return status;
+    }
+    *out = e;
+    return OK;
+}
+
+void gpu_embedding_free(struct device *device, struct embedding *e)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    if (e && e->memory)
+        gpu->driver->free(gpu->gpu, e->memory);
+    free(e);
+}
+
+void gpu_embed(struct device *device, const struct embed_args *args)
+{
+    assert(args->ids.dtype == DTYPE_I32 && args->out.dtype == DTYPE_F32);
+    assert(args->out.cols == args->table->cols);
+    struct gpu_range buffers[] = {
+        {args->table->memory, 0}, gpu_tensor(&args->ids), gpu_tensor(&args->out)};
+    struct kd_embed p = {.cols = (uint32_t)args->out.cols,
+                         .dtype = args->table->dtype,
+                         .ids_stride = (uint32_t)args->ids.stride,
+                         .out_stride = (uint32_t)args->out.stride};
+    run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows, 1);
+}
+
+/* --- rms_norm -----------------------------------------------------------------------------------
+ */
+
+void gpu_rms_norm(struct device *device, const struct rms_norm_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32);
+    assert(args->residual.buffer || args->out.buffer);
+    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->residual),
+                                  gpu_tensor(&args->weight), gpu_tensor(&args->out)};
+    struct kd_rms_norm p = {.cols = (uint32_t)args->x.cols,
+                            .x_stride = (uint32_t)args->x.stride,
+                            .residual_stride = (uint32_t)args->residual.stride,
+                            .out_stride = (uint32_t)args->out.stride,
+                            .has_residual = args->residual.buffer != NULL,
+                            .has_out = args->out.buffer != NULL,
+                            .eps = args->eps,
+                            .plus = args->plus_one ? 1.0f : 0.0f};
+    run_rows(device, GPU_KERNEL_rms_norm, buffers, 4, &p, sizeof p, args->x.rows, 1);
+}
+
+/* --- rope ---------------------------------------------------------------------------------------
+ */
+
+void gpu_rope_angles(struct device *device, const struct rope_angles_args *args)
+{
+    assert(args->positions.dtype == DTYPE_I32 && args->out.dtype == DTYPE_F32);
+    struct gpu_range buffers[] = {gpu_tensor(&args->positions), gpu_tensor(&args->inv_freq),
+                                  gpu_tensor(&args->out)};
+    struct kd_rope_angles p = {.pairs = (uint32_t)args->out.cols / 2,
+                               .positions_stride = (uint32_t)args->positions.stride,
+                               .out_stride = (uint32_t)args->out.stride,
+                               .scale = args->scale};
+    run_rows(device, GPU_KERNEL_rope_angles, buffers, 3, &p, sizeof p, args->out.rows, 1);
+}
+
+static void norm_rope(struct device *device, const struct qk_norm_rope_args *args,
+                      const struct tensor *heads, const struct tensor *weight)
+{
+    struct gpu_range buffers[] = {gpu_tensor(heads), gpu_tensor(&args->angles), gpu_tensor(weight)};
+    struct kd_norm_rope p = {.head_dim = (uint32_t)args->head_dim,
+                             .rotated = (uint32_t)args->angles.cols,
+                             .stride = (uint32_t)heads->stride,
+                             .angles_stride = (uint32_t)args->angles.stride,
+                             .has_norm = weight->buffer != NULL,
+                             .is_norm_last = args->norm_last,
+                             .eps = args->eps,
+                             .plus = args->plus_one ? 1.0f : 0.0f};
+    run_rows(device, GPU_KERNEL_norm_rope, buffers, 3, &p, sizeof p, heads->rows,
+             heads->cols / args->head_dim);
+}
+
+void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args)
+{
+    assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
+    assert(args->angles.cols <= args->head_dim && args->q.rows == args->k.rows);
+    norm_rope(device, args, &args->q, &args->q_norm);
+    norm_rope(device, args, &args->k, &args->k_norm);
+}
+
+/* --- gates --------------------------------------------------------------------------------------
+ */
+
+void gpu_silu_mul(struct device *device, const struct silu_mul_args *args)
+{
+    assert(args->gate_up.dtype == DTYPE_F32 && args->gate_up.cols == 2 * args->out.cols);
+    struct gpu_range buffers[] = {gpu_tensor(&args->gate_up), gpu_tensor(&args->out)};
+    struct kd_silu_mul p = {.cols = (uint32_t)args->out.cols,
+                            .gate_up_stride = (uint32_t)args->gate_up.stride,
+                            .out_stride = (uint32_t)args->out.stride};
+    run_rows(device, GPU_KERNEL_silu_mul, buffers, 2, &p, sizeof p, args->out.rows,
+             ceil_div(args->out.cols, KD_ROW_THREADS));
+}
+
+void gpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->gate.cols == args->x.cols);
+    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->gate),
+                                  gpu_tensor(&args->out)};
+    struct kd_sigmoid_mul p = {.cols = (uint32_t)args->x.cols,
+                               .x_stride = (uint32_t)args->x.stride,
+                               .gate_stride = (uint32_t)args->gate.stride,
+                               .out_stride = (uint32_t)args->out.stride};
+    run_rows(device, GPU_KERNEL_sigmoid_mul, buffers, 3, &p, sizeof p, args->x.rows,
+             ceil_div(args->x.cols, KD_ROW_THREADS));
+}
+
+void gpu_gated_norm(struct device *device, const struct gated_norm_args *args)
+{
+    assert(args->x.dtype == DTYPE_F32 && args->x.cols % args->weight.cols == 0);
+    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->z),
+                                  gpu_tensor(&args->weight), gpu_tensor(&args->out)};
+    struct kd_gated_norm p = {.head_dim = (uint32_t)args->weight.cols,
+                              .x_stride = (uint32_t)args->x.stride,
+                              .z_stride = (uint32_t)args->z.stride,
+                              .out_stride = (uint32_t)args->out.stride,
+                              .eps = args->eps};
+    run_rows(device, GPU_KERNEL_gated_norm, buffers, 4, &p, sizeof p, args->x.rows,
+             args->x.cols / args->weight.cols);
+}
+
+/* --- gather, moe_route --------------------------------------------------------------------------
+ */
+
+void gpu_gather(struct device *device, const struct gather_args *args)
+{
+    assert(args->rows.dtype == DTYPE_I32 && args->x.dtype == args->out.dtype);
+    uint32_t words = (uint32_t)dtype_bytes(args->x.dtype) / 2;
+    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->rows),
+                                  gpu_tensor(&args->out)};
+    struct kd_gather p = {.words = (uint32_t)args->out.cols * words,
+                          .rows_stride = (uint32_t)args->rows.stride,
+                          .x_words = (uint32_t)args->x.stride * words,
+                          .out_words = (uint32_t)args->out.stride * words};
+    run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows, 1);
+}
+
+void gpu_moe_route(struct device *device, const struct moe_route_args *args)
+{
+    assert(args->logits.dtype == DTYPE_F32 && args->experts.dtype == DTYPE_I32);
+    assert(args->experts.cols >= 1 && args->experts.cols <= args->logits.cols);
+    struct gpu_range buffers[] = {gpu_tensor(&args->logits), gpu_tensor(&args->experts),
+                                  gpu_tensor(&args->weights)};
+    struct kd_moe_route p = {.n_experts = (uint32_t)args->logits.cols,
+                             .n_chosen = (uint32_t)args->experts.cols,
+                             .logits_stride = (uint32_t)args->logits.stride,
+                             .experts_stride = (uint32_t)args->experts.stride,
+                             .weights_stride = (uint32_t)args->weights.stride,
+                             .is_normalised = args->is_normalised};
+    gpu_run(gpu_device_of(device), GPU_KERNEL_moe_route, buffers, 3, &p, sizeof p,
+            (struct gpu_groups){args->logits.rows, 1, 1}, KD_SIMD_WIDTH);
+}

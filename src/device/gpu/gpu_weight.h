@@ -1,0 +1,24 @@
+/* Weights in the GPU's memory: one layout for every encoding (kernels/args.h, struct kd_weight). */
+#ifndef CSGL_DEVICE_GPU_GPU_WEIGHT_H
+#define CSGL_DEVICE_GPU_GPU_WEIGHT_H
+
+#include "device/gpu/gpu_device.h"
+
+/* n_matrices of one shape and form in one run of memory. */
+struct gpu_weight {
+    struct gpu_memory *memory;
+    struct kd_weight shape;
+};
+
+/* How a matrix like this slice lies; refuses what no kernel reads. Takes no memory. */
+enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weight *out,
+                                struct error *error);
+
+/* Loads a matrix from each slice; slice i is slices[i * stride_bytes]. All have the first one's
+ * shape. Ends with gpu_weight_done, also after an error. */
+enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
+                            const struct weight_slice *slices, size_t stride_bytes,
+                            int32_t n_matrices, struct error *error);
+void gpu_weight_done(struct gpu_device *gpu, struct gpu_weight *w);
+
+#endif

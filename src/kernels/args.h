@@ -1,0 +1,187 @@
+/* The argument structs of the kernels, shared by the host and every target: words of 4 bytes, and
+ * of 8 at multiples of 8. Strides and counts are in elements. */
+#ifndef CSGL_KERNELS_ARGS_H
+#define CSGL_KERNELS_ARGS_H
+
+#ifndef KD_KERNELS
+#include <stdint.h>
+#endif
+
+enum {
+    KD_SIMD_WIDTH = 32,
+    KD_ROW_THREADS = 256, /* of kernels that give a threadgroup to a row */
+    KD_MAX_SIMDS = KD_ROW_THREADS / KD_SIMD_WIDTH
+};
+
+/* In the order of enum dtype and of the float encodings of enum weight_encoding. */
+enum kd_dtype { KD_F32, KD_F16, KD_BF16 };
+
+struct kd_no_args {
+    uint32_t unused;
+};
+
+struct kd_embed {
+    uint32_t cols, dtype; /* of the table's rows: enum kd_dtype */
+    uint32_t ids_stride, out_stride;
+};
+
+struct kd_rms_norm {
+    uint32_t cols;
+    uint32_t x_stride, residual_stride, out_stride;
+    uint32_t has_residual, has_out;
+    float eps, plus; /* plus: 1 or 0, added to the weights */
+};
+
+struct kd_rope_angles {
+    uint32_t pairs; /* a row: half the dims */
+    uint32_t positions_stride, out_stride;
+    float scale;
+};
+
+/* One of q and k. */
+struct kd_norm_rope {
+    uint32_t head_dim, rotated; /* rotated: the dims at its start that turn */
+    uint32_t stride, angles_stride;
+    uint32_t has_norm, is_norm_last;
+    float eps, plus;
+};
+
+struct kd_silu_mul {
+    uint32_t cols; /* of out */
+    uint32_t gate_up_stride, out_stride;
+};
+
+struct kd_sigmoid_mul {
+    uint32_t cols;
+    uint32_t x_stride, gate_stride, out_stride;
+};
+
+struct kd_gated_norm {
+    uint32_t head_dim;
+    uint32_t x_stride, z_stride, out_stride;
+    float eps;
+};
+
+struct kd_gather {
+    uint32_t words; /* of 2 bytes, a row */
+    uint32_t rows_stride;
+    uint32_t x_words, out_words; /* strides */
+};
+
+struct kd_moe_route {
+    uint32_t n_experts, n_chosen;
+    uint32_t logits_stride, experts_stride, weights_stride;
+    uint32_t is_normalised;
+};
+
+/* Weights: matrices [rows][cols] one behind another, each a run of bytes that begins on 16. */
+enum kd_form {
+    KD_FORM_FLOAT, /* values of `dtype` */
+    KD_FORM_CODES, /* scale * code + bias: a row is a little-endian stream of codes of `bits` */
+    KD_FORM_E4M3   /* scale * the value of an E4M3 byte */
+};
+
+struct kd_weight {
+    uint64_t matrix_bytes;
+    uint64_t scales, biases; /* f32 [rows][n_groups], bytes from the matrix's start */
+    uint64_t out_bias;       /* f32 [rows], likewise; 0: none */
+    uint64_t order;          /* i32 [cols], likewise: the input of each column; 0: its own */
+    uint32_t form, dtype, bits, group;
+    uint32_t rows, cols, row_bytes, n_groups;
+};
+
+enum { KD_DOT_THREADS = 128, KD_DOTS = KD_DOT_THREADS / KD_SIMD_WIDTH };
+
+struct kd_linear {
+    struct kd_weight weight;
+    uint32_t x_stride, out_stride;
+};
+
+struct kd_moe_inner {
+    struct kd_weight gate, up;
+    uint32_t top_k; /* experts a row */
+    uint32_t x_stride, experts_stride;
+    uint32_t activation; /* as enum activation */
+    float alpha, limit;
+    uint32_t unused;
+};
+
+struct kd_moe_outer {
+    struct kd_weight down;
+    uint32_t top_k;
+    uint32_t experts_stride, weights_stride, out_stride;
+    uint32_t shared_stride, shared_gate_stride; /* 0: none */
+    uint32_t has_shared, has_shared_gate;
+};
+
+/* A page holds K and then V, each [n_heads][page_size][head_dim] of `dtype`. */
+enum { KD_MAX_HEAD_DIM = 512, KD_MAX_HEAD_PARTS = KD_MAX_HEAD_DIM / KD_SIMD_WIDTH };
+
+struct kd_pages {
+    uint32_t page_size, n_heads, head_dim, dtype;
+};
+
+struct kd_kv_store {
+    struct kd_pages pages;
+    uint32_t k_stride, v_stride, slots_stride;
+};
+
+struct kd_copy_page {
+    uint32_t words; /* of 2 bytes, a page */
+    uint32_t n_pairs, pairs_stride;
+};
+
+struct kd_attention {
+    struct kd_pages pages;
+    uint32_t q_stride, out_stride, table_stride;
+    uint32_t q_start_stride, kv_len_stride;
+    uint32_t n_sequences, n_q_heads;
+    uint32_t has_sinks, window;
+    float scale;
+};
+
+/* A slot holds the state [n_v_heads][k_dim][v_dim] of `dtype`, then the rows before the convolution
+ * [conv_rows][channels] in f32. */
+enum {
+    KD_MAX_STATE_DIM = 256, /* of a key or a value */
+    KD_MAX_STATE_SIMDS = 8,
+    KD_MAX_CONV_ROWS = 15
+};
+
+struct kd_states {
+    uint64_t slot_bytes, rows_offset; /* where the slot's rows begin */
+    uint32_t n_v_heads, n_k_heads, k_dim, v_dim;
+    uint32_t channels, conv_rows, dtype, is_tiled;
+};
+
+/* Of the arrays that say where a sequence's rows and states are. */
+struct kd_sequences {
+    uint32_t q_start_stride, state_in_stride, state_out_stride;
+    uint32_t n_snapshots, snapshots_stride;
+};
+
+struct kd_conv1d {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t x_stride, weight_stride, out_stride;
+};
+
+struct kd_gated_delta {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t qkv_stride, a_stride, b_stride, out_stride;
+    uint32_t has_tape, tape_stride;
+    float q_scale;
+};
+
+struct kd_delta_commit {
+    struct kd_states states;
+    struct kd_sequences sequences;
+    uint32_t n_accepted_stride, x_stride, tape_stride;
+};
+
+struct kd_state_copy {
+    uint64_t words; /* of 4 bytes, a slot */
+};
+
+#endif

@@ -1,0 +1,34 @@
+// Values of f32, f16 and bf16 in memory whose type is known when the kernel runs.
+#ifndef CSGL_KERNELS_LOAD_H
+#define CSGL_KERNELS_LOAD_H
+
+// Element i; `dtype` is one of enum kd_dtype.
+KD_INLINE float kd_load(device const uchar *from, ulong i, uint dtype)
+{
+    if (dtype == KD_F32)
+        return ((device const float *)from)[i];
+    const ushort bits = ((device const ushort *)from)[i];
+    if (dtype == KD_F16)
+        return (float)as_type<half>(bits);
+    return as_type<float>((uint)bits << 16);
+}
+
+// Rounds to nearest even, as base/half.h does.
+KD_INLINE void kd_store(device uchar *to, ulong i, uint dtype, float value)
+{
+    if (dtype == KD_F32) {
+        ((device float *)to)[i] = value;
+        return;
+    }
+    const uint bits = as_type<uint>(value);
+    ushort rounded;
+    if (dtype == KD_F16)
+        rounded = as_type<ushort>((half)value);
+    else if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+        rounded = (ushort)(bits >> 16 | 0x40u);
+    else
+        rounded = (ushort)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+    ((device ushort *)to)[i] = rounded;
+}
+
+#endif

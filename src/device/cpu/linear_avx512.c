@@ -3,12 +3,15 @@
  * scales, then its bias. linear_amx.c keeps to the same order. */
 #include "device/cpu/linear_avx512.h"
 
+enum { MAX_ROWS = 8 }; /* of a kernel */
+
 /* Activations of consecutive rows of one tile. */
 struct rows_view {
     const int8_t *codes; /* row i, unit u: codes + u * unit_codes + i * 32 */
     const float *levels; /* scale of row i, unit u: levels[u * 2H + i]; scale * sum: + H */
     const int32_t *sums; /* levels' order, three a row */
     size_t height;
+    bool is_first; /* of the rows that the block meets in this call */
 };
 
 ALWAYS_INLINE __m512i broadcast_word(const int8_t *p)
@@ -16,16 +19,6 @@ ALWAYS_INLINE __m512i broadcast_word(const int8_t *p)
     int32_t word;
     memcpy(&word, p, sizeof word);
     return _mm512_set1_epi32(word);
-}
-
-/* acc + the products of n words of codes with one row's activations; `first` is the word to begin
- * with. */
-ALWAYS_INLINE __m512i dot_words(const __m512i *codes, const int8_t *q, int first, int n,
-                                __m512i acc)
-{
-    for (int i = first; i < first + n; i++)
-        acc = _mm512_dpbusd_epi32(acc, codes[i], broadcast_word(q + 4 * i));
-    return acc;
 }
 
 /* offset * -sum(q), where the integer sum begins. Offsets are powers of two. */
@@ -38,41 +31,77 @@ ALWAYS_INLINE __m512i start_sum(enum linear_packing packing, const int32_t *nega
                              (unsigned)__builtin_ctz((unsigned)offset));
 }
 
-ALWAYS_INLINE __m512 add_unit(enum linear_packing packing, const __m512i codes[UNIT_WORDS],
-                              struct unit_levels levels, const int8_t *q, const float *scale,
-                              const int32_t *sums, size_t height, __m512 acc)
+/* sums[i] += the products of n_words words of codes with row i's activations. Word by word over all
+ * rows, so that the sums, each a chain of dependent products, run side by side. */
+ALWAYS_INLINE void dot_words(int n, const __m512i *codes, const int8_t *q, int n_words,
+                             __m512i sums[MAX_ROWS])
 {
-    __m512 sx = _mm512_set1_ps(*scale);
-    if (has_halves(packing)) {
-        __m512i a = dot_words(codes, q, 0, 4, start_sum(packing, sums + height));
-        __m512i b = dot_words(codes, q, 4, 4, start_sum(packing, sums + 2 * height));
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), _mm512_mul_ps(levels.scale, sx), acc);
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(b), _mm512_mul_ps(levels.second, sx), acc);
-        for (int h = 0; h < 2 && has_half_bias(packing); h++) {
-            __m512 negative_sum = _mm512_set1_ps(*scale * (float)sums[(size_t)(1 + h) * height]);
-            acc = _mm512_fmadd_ps(levels.minimum[h], negative_sum, acc);
-        }
-        return acc;
-    }
-    __m512i dot = dot_words(codes, q, 0, UNIT_WORDS, start_sum(packing, sums));
-    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_mul_ps(levels.scale, sx), acc);
-    if (has_unit_bias(packing))
-        acc = _mm512_fmadd_ps(levels.second, _mm512_set1_ps(scale[height]), acc);
-    return acc;
+#pragma GCC unroll 8
+    for (int word = 0; word < n_words; word++)
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+            sums[i] =
+                _mm512_dpbusd_epi32(sums[i], codes[word], broadcast_word(q + i * UNIT + 4 * word));
 }
 
-/* n rows (a constant) times one block; each weight is read and unpacked once. */
+/* acc[i] += the group of columns whose codes these are, times row i. */
+ALWAYS_INLINE void add_group(enum linear_packing packing, int n, const __m512i *codes, int n_words,
+                             __m512 scale, const int8_t *q, const float *scales,
+                             const int32_t *negative_sums, __m512 acc[MAX_ROWS])
+{
+    __m512i sums[MAX_ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        sums[i] = start_sum(packing, negative_sums + i);
+    dot_words(n, codes, q, n_words, sums);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]),
+                                 _mm512_mul_ps(scale, _mm512_set1_ps(scales[i])), acc[i]);
+}
+
+/* A unit of n rows; levels and sums lie `height` apart. */
+ALWAYS_INLINE void add_unit(enum linear_packing packing, int n, const __m512i codes[UNIT_WORDS],
+                            struct unit_levels levels, const int8_t *q, const float *scales,
+                            const int32_t *sums, size_t height, __m512 acc[MAX_ROWS])
+{
+    if (!has_halves(packing)) {
+        add_group(packing, n, codes, UNIT_WORDS, levels.scale, q, scales, sums, acc);
+        if (!has_unit_bias(packing))
+            return;
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+            acc[i] =
+                _mm512_fmadd_ps(levels.second, _mm512_set1_ps(scales[height + (size_t)i]), acc[i]);
+        return;
+    }
+    add_group(packing, n, codes, 4, levels.scale, q, scales, sums + height, acc);
+    add_group(packing, n, codes + 4, 4, levels.second, q + 16, scales, sums + 2 * height, acc);
+    for (int h = 0; h < 2 && has_half_bias(packing); h++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++) {
+            float negative_sum = scales[i] * (float)sums[(size_t)(1 + h) * height + (size_t)i];
+            acc[i] = _mm512_fmadd_ps(levels.minimum[h], _mm512_set1_ps(negative_sum), acc[i]);
+        }
+    }
+}
+
+/* n rows (a constant) times one block; each weight is read and unpacked once. The first rows of a
+ * block ask for the memory that the first rows of the next ones will read. */
 ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struct linear_part *part,
-                                 int64_t block, const struct rows_view *rows, __m512 *acc)
+                                 int64_t block, const struct rows_view *rows, __m512 *out)
 {
     struct span_walk walk = walk_begin(part, block);
-    size_t height = rows->height;
+    const size_t height = rows->height;
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
-    /* What opens groups lies between the codes: a line more a span is asked for. */
-    const int unit_step =
-        unit_bytes_of(packing) + (is_grouped(packing) ? 32 : level_bytes_of(packing) / 2);
+    const bool is_first = rows->is_first;
+    /* What opens groups and super spans lies between the codes: a line more a span is asked for. */
+    const int unit_step = unit_bytes_of(packing) + level_bytes_of(packing) / 2 +
+                          (is_grouped(packing) || is_super(packing) ? 32 : 0);
+    __m512 acc[MAX_ROWS];
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = _mm512_setzero_ps();
     for (int s = 0; s < n_spans_of(part); s++) {
@@ -80,18 +109,19 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
         for (int u = 0; u < 2; u++) {
             __m512i codes[UNIT_WORDS];
             load_codes(packing, &walk, u, codes);
-            if (n <= 4) /* bound by memory */
-                prefetch_weights(walk.at + u * unit_step, unit_step);
+            if (is_first)
+                prefetch_for_rows(n, walk.at + u * unit_step, unit_step);
             struct unit_levels unit = load_levels(packing, &walk, u);
-            for (int i = 0; i < n; i++)
-                acc[i] = add_unit(packing, codes, unit, q + i * UNIT, levels + i, sums + i, height,
-                                  acc[i]);
+            add_unit(packing, n, codes, unit, q, levels, sums, height, acc);
             q += height * UNIT;
             levels += height * 2;
             sums += height * 3;
         }
         walk_leave(packing, &walk);
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        out[i] = acc[i];
 }
 
 typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
@@ -99,36 +129,42 @@ typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
 
 #define KERNEL(packing, n)                                                                         \
     static void multiply_##packing##_##n(const struct linear_part *part, int64_t block,            \
-                                         const struct rows_view *rows, __m512 *acc)                \
+                                         const struct rows_view *rows, __m512 *out)                \
     {                                                                                              \
-        __m512 sums[n];                                                                            \
-        multiply_rows(PACKING_##packing, n, part, block, rows, sums);                              \
-        for (int i = 0; i < n; i++)                                                                \
-            acc[i] = sums[i];                                                                      \
+        multiply_rows(PACKING_##packing, n, part, block, rows, out);                               \
     }
-#define KERNELS(packing) KERNEL(packing, 1) KERNEL(packing, 2) KERNEL(packing, 4) KERNEL(packing, 8)
+#define KERNELS(packing)                                                                           \
+    KERNEL(packing, 1)                                                                             \
+    KERNEL(packing, 2) KERNEL(packing, 3) KERNEL(packing, 4) KERNEL(packing, 6) KERNEL(packing, 8)
 QUANTIZED_PACKINGS(KERNELS)
 
 #define KERNEL_ROW(packing)                                                                        \
-    [PACKING_##packing] = {multiply_##packing##_1, multiply_##packing##_2, multiply_##packing##_4, \
-                           multiply_##packing##_8},
-static const rows_kernel kernels[N_PACKINGS][4] = {QUANTIZED_PACKINGS(KERNEL_ROW)};
+    [PACKING_##packing] = {                                                                        \
+        [1] = multiply_##packing##_1, [2] = multiply_##packing##_2, [3] = multiply_##packing##_3,  \
+        [4] = multiply_##packing##_4, [6] = multiply_##packing##_6, [8] = multiply_##packing##_8},
+static const rows_kernel kernels[N_PACKINGS][MAX_ROWS + 1] = {QUANTIZED_PACKINGS(KERNEL_ROW)};
+
+/* The rows of the kernel to use next. */
+static int kernel_rows(int64_t left)
+{
+    static const int8_t most[MAX_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 8};
+    return most[left < MAX_ROWS ? left : MAX_ROWS];
+}
 
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
                         int64_t block, struct linear_range rows, const struct linear_output *output)
 {
     size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
     for (int64_t row = rows.first; row < rows.end;) {
-        int64_t left = rows.end - row;
-        int size = left >= 8 ? 3 : left >= 4 ? 2 : left >= 2 ? 1 : 0;
         size_t tile = (size_t)row / height, place = (size_t)row % height;
         size_t at = tile * n_units * height;
         struct rows_view view = {in->codes + (at + place) * UNIT, in->levels + at * 2 + place,
-                                 in->sums + at * 3 + place, height};
-        __m512 acc[8];
-        kernels[part->packing][size](part, block, &view, acc);
-        store_rows(part, block, row, 1 << size, output, acc);
-        row += 1 << size;
+                                 in->sums + at * 3 + place, height, row == rows.first};
+        int n = kernel_rows(rows.end - row);
+        __m512 y[MAX_ROWS];
+        kernels[part->packing][n](part, block, &view, y);
+        store_rows(part, block, row, n, output, y);
+        row += n;
     }
 }
 

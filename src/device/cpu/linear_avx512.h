@@ -29,7 +29,7 @@ ALWAYS_INLINE __m512 load_f16(const uint8_t *p)
 }
 
 /* Bytes ahead of the reader, past the end of its block into the next one's. */
-enum { PREFETCH_AHEAD = 4096 };
+enum { PREFETCH_AHEAD = 4096, PREFETCH_FAR = 8192 };
 
 /* Asks for the bytes that follow [at, at + bytes) at that distance. */
 ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
@@ -38,6 +38,20 @@ ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
     uintptr_t address = (uintptr_t)at + PREFETCH_AHEAD;
     for (int line = 0; line < bytes; line += 64)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
+}
+
+/* For n rows (a constant) that meet the weights at once. One or two are bound by memory. Under the
+ * products of more, requests from the first-level cache would fill its few miss buffers and hold up
+ * the activations: the second level asks, from further away. */
+ALWAYS_INLINE void prefetch_for_rows(int n, const uint8_t *at, int bytes)
+{
+    if (n <= 2) {
+        prefetch_weights(at, bytes);
+        return;
+    }
+    uintptr_t address = (uintptr_t)at + PREFETCH_FAR;
+    for (int line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T1);
 }
 
 ALWAYS_INLINE struct span_walk walk_begin(const struct linear_part *part, int64_t block)

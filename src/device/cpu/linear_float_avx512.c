@@ -150,32 +150,73 @@ void linear_avx512_float(const struct linear_part *part, const struct linear_inp
     }
 }
 
-/* n rows (a constant) of one tile; row i, unit u at x + (u * height + i) * 32. */
+enum { BF16_ROWS = 8 }; /* of a kernel */
+
+ALWAYS_INLINE __m512bh broadcast_pair(const uint16_t *x)
+{
+    int32_t word;
+    memcpy(&word, x, sizeof word);
+    __m512i both = _mm512_set1_epi32(word);
+    __m512bh pair;
+    memcpy(&pair, &both, sizeof pair);
+    return pair;
+}
+
+/* n rows (a constant) of one tile; row i, unit u at x + (u * height + i) * 32. The first rows of a
+ * block ask for the memory that comes next. */
 ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t block,
-                                 const uint16_t *x, size_t height, __m512 *out)
+                                 const uint16_t *x, size_t height, bool is_first, __m512 *out)
 {
     const uint8_t *w = part->data + (size_t)block * part->block_bytes;
-    __m512 acc[4][2];
+    __m512 acc[BF16_ROWS][2];
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i][0] = acc[i][1] = _mm512_setzero_ps();
     for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
-        prefetch_weights(w, UNIT * BLOCK_ROWS * 2);
+        if (is_first)
+            prefetch_for_rows(n, w, UNIT * BLOCK_ROWS * 2);
+#pragma GCC unroll 16
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;
             memcpy(&weights, w, sizeof weights);
-            for (int i = 0; i < n; i++) {
-                int32_t word;
-                memcpy(&word, x + i * UNIT + 2 * pair, sizeof word);
-                __m512i both = _mm512_set1_epi32(word);
-                __m512bh activations;
-                memcpy(&activations, &both, sizeof activations);
-                acc[i][pair % 2] = _mm512_dpbf16_ps(acc[i][pair % 2], weights, activations);
-            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++)
+                acc[i][pair % 2] = _mm512_dpbf16_ps(acc[i][pair % 2], weights,
+                                                    broadcast_pair(x + i * UNIT + 2 * pair));
         }
     }
+#pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         out[i] = _mm512_add_ps(acc[i][0], acc[i][1]);
 }
+
+typedef void (*bf16_kernel)(const struct linear_part *part, int64_t block, const uint16_t *x,
+                            size_t height, bool is_first, __m512 *out);
+
+#define BF16_KERNEL(n)                                                                             \
+    static void multiply_bf16_##n(const struct linear_part *part, int64_t block,                   \
+                                  const uint16_t *x, size_t height, bool is_first, __m512 *out)    \
+    {                                                                                              \
+        multiply_bf16(n, part, block, x, height, is_first, out);                                   \
+    }
+BF16_KERNEL(1)
+BF16_KERNEL(2)
+BF16_KERNEL(3)
+BF16_KERNEL(4)
+BF16_KERNEL(5)
+BF16_KERNEL(6)
+BF16_KERNEL(7)
+BF16_KERNEL(8)
+
+static const bf16_kernel bf16_kernels[BF16_ROWS + 1] = {NULL,
+                                                        multiply_bf16_1,
+                                                        multiply_bf16_2,
+                                                        multiply_bf16_3,
+                                                        multiply_bf16_4,
+                                                        multiply_bf16_5,
+                                                        multiply_bf16_6,
+                                                        multiply_bf16_7,
+                                                        multiply_bf16_8};
 
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
                         int64_t block, struct linear_range rows, const struct linear_output *output)
@@ -185,12 +226,9 @@ void linear_avx512_bf16(const struct linear_part *part, const struct linear_inpu
         size_t tile = (size_t)row / height, place = (size_t)row % height;
         const uint16_t *x =
             (const uint16_t *)in->rounded + (tile * n_units * height + place) * UNIT;
-        __m512 y[4];
-        int n = rows.end - row >= 4 ? 4 : 1;
-        if (n == 4)
-            multiply_bf16(4, part, block, x, height, y);
-        else
-            multiply_bf16(1, part, block, x, height, y);
+        __m512 y[BF16_ROWS];
+        int n = rows.end - row < BF16_ROWS ? (int)(rows.end - row) : BF16_ROWS;
+        bf16_kernels[n](part, block, x, height, row == rows.first, y);
         store_rows(part, block, row, n, output, y);
         row += n;
     }

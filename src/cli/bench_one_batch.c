@@ -219,10 +219,6 @@ static enum status profile_shape(struct bench *b, const struct shape *s, struct 
     struct samples gaps = {0};
     struct timing t;
     struct cpu_limits limits;
-    if (!device_is_cpu(b->device))
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "--profile times the operations of the CPU; %s runs them later",
-                         b->device->name);
     b->step = 0;
     enum status status = trace_new(&b->trace, NULL, "csgl", 1, TRACE_DEFAULT_EVENTS, error);
     if (status == OK)

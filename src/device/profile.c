@@ -1,6 +1,7 @@
 #include "device/profile.h"
 
 #include "base/system.h"
+#include "device/device_open.h"
 
 #include <stdlib.h>
 
@@ -300,6 +301,10 @@ static void on_worker(void *context, int worker, double begin, double end)
 enum status profile_new(struct profile **out, struct device *real, struct error *error)
 {
     *out = NULL;
+    if (!device_is_cpu(real))
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "a profile times the operations of the CPU; %s runs them later",
+                         real->name);
     struct profile *p = calloc(1, sizeof *p);
     if (!p)
         return error_memory(error, sizeof *p);

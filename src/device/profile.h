@@ -18,7 +18,7 @@ struct profile_entry {
     double seconds, bytes, operations;
 };
 
-/* `real` is kept until profile_free. */
+/* `real` is kept until profile_free. Refused for a GPU, which runs ops after they are called. */
 enum status profile_new(struct profile **out, struct device *real, struct error *error);
 void profile_free(struct profile *profile);
 

@@ -140,6 +140,10 @@ const uint8_t *weight_row_data(const struct weight *w, int64_t row);
  * without data, whose bytes are only counted, it has the shape. */
 struct weight weight_row_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols);
 
+/* A matrix of floats, its columns whole groups, shown as MLX's affine codes, which are made when
+ * they are read. */
+struct weight weight_quantized(const struct weight *floats, int bits, int group);
+
 /* A copy of one row in one run of bytes, levels and all: its size, its making, and the weight of
  * one row that it is. `row` is what weight_row_piece gives. */
 size_t weight_copy_bytes(const struct weight *row);

@@ -55,6 +55,23 @@ static size_t level_place(const struct weight *w, int64_t row, int64_t col)
     return (line + (size_t)(col / w->levels.group)) * weight_level_bytes(w->levels.type);
 }
 
+struct weight weight_quantized(const struct weight *floats, int bits, int group)
+{
+    static const enum weight_level_type types[] = {
+        [WEIGHT_F32] = LEVEL_F32, [WEIGHT_F16] = LEVEL_F16, [WEIGHT_BF16] = LEVEL_BF16};
+    assert(weight_is_float(floats) && floats->cols % group == 0);
+    struct weight made = *floats;
+    made.encoding = WEIGHT_AFFINE;
+    made.levels = (struct weight_levels){.type = types[floats->encoding],
+                                         .bits = bits,
+                                         .group = group,
+                                         .group_rows = 1,
+                                         .factor = 1.0f,
+                                         .is_made = true,
+                                         .source = floats->encoding};
+    return made;
+}
+
 struct weight weight_apart_piece(const struct weight *w, int64_t row, int64_t col, int64_t cols)
 {
     struct weight piece = *w;

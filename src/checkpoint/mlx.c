@@ -212,25 +212,16 @@ bool mlx_is_fused_stack(const struct tensor *tensor)
 
 bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out)
 {
-    static const enum weight_level_type types[] = {
-        [WEIGHT_F32] = LEVEL_F32, [WEIGHT_F16] = LEVEL_F16, [WEIGHT_BF16] = LEVEL_BF16};
     bool is_matrix = tensor->n_dims <= 2 || mlx_is_stack(tensor);
     if (!ends_with(tensor, ".weight") || is_router(tensor) || tensor->rows < 2 || !is_matrix ||
         tensor->cols % format->group || tensor->encoding < WEIGHT_F32 ||
         tensor->encoding > WEIGHT_BF16)
         return false;
-    enum weight_encoding source = (enum weight_encoding)tensor->encoding;
-    *out = (struct weight){.encoding = WEIGHT_AFFINE,
-                           .rows = tensor->rows,
-                           .cols = tensor->cols,
-                           .data = tensor->data,
-                           .rope_head_dim = tensor->rope_head_dim,
-                           .levels = {.type = types[source],
-                                      .bits = format->bits,
-                                      .group = format->group,
-                                      .group_rows = 1,
-                                      .factor = 1.0f,
-                                      .is_made = true,
-                                      .source = source}};
+    struct weight floats = {.encoding = (enum weight_encoding)tensor->encoding,
+                            .rows = tensor->rows,
+                            .cols = tensor->cols,
+                            .data = tensor->data,
+                            .rope_head_dim = tensor->rope_head_dim};
+    *out = weight_quantized(&floats, format->bits, format->group);
     return true;
 }

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "bench/rng.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/random.h"
 #include "cli/bench_common.h"
 #include "cli/commands.h"
@@ -16,6 +17,7 @@ enum { MAX_COPIES = 64, COLD_BYTES = 128 << 20, MAX_ROWS = 1 << 16, PAGE_SIZE = 
 struct bench {
     struct model_options options; /* threads, activations, kv_cache_dtype */
     const char *rows_text, *quantization, *output_file;
+    int mlx_bits; /* of mlx_q4 and mlx_q8; 0: the weights are as made */
     struct int_list rows;
     int n_experts, top_k;
     int n, k, batch_size, context_len, n_heads, n_kv_heads, head_dim, window, runs;
@@ -91,6 +93,21 @@ static enum arithmetic linear_arithmetic(const struct bench *b)
     return cpu_device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
 }
 
+/* A weight of the type asked for. */
+static enum status make_weight(struct bench *b, const char *name, int32_t rows, int32_t cols,
+                               struct weight *out, struct error *error)
+{
+    enum { GROUP = 64 };
+    enum status status = random_weights_make(b->weights, name, rows, cols, true, out, error);
+    if (status != OK || b->mlx_bits == 0)
+        return status;
+    if (cols % GROUP)
+        return error_set(error, ERROR_INVALID, "%d columns are not whole groups of %d; use others",
+                         (int)cols, GROUP);
+    *out = weight_quantized(out, b->mlx_bits, GROUP);
+    return OK;
+}
+
 /* --- linear ----------------------------------------------------------------------------------- */
 
 static enum status load_copy(struct bench *b, struct prepared *p, int32_t rows, struct error *error)
@@ -98,8 +115,7 @@ static enum status load_copy(struct bench *b, struct prepared *p, int32_t rows, 
     struct weight_slice slice = {.rows = b->n, .cols = b->k};
     char name[32];
     snprintf(name, sizeof name, "copy %d", p->n_copies);
-    enum status status =
-        random_weights_make(b->weights, name, b->n, b->k, true, &slice.weight, error);
+    enum status status = make_weight(b, name, b->n, b->k, &slice.weight, error);
     if (status == OK)
         status = b->device->table->linear_load(b->device, &slice, 1, rows, &p->linears[p->n_copies],
                                                error);
@@ -255,7 +271,7 @@ static enum status new_slice(struct bench *b, const char *part, int32_t e, int32
     char name[48];
     snprintf(name, sizeof name, "experts.%d.%s", (int)e, part);
     *out = (struct weight_slice){.rows = rows, .cols = cols};
-    return random_weights_make(b->weights, name, rows, cols, true, &out->weight, error);
+    return make_weight(b, name, rows, cols, &out->weight, error);
 }
 
 static enum status load_experts(struct bench *b, struct prepared *p, int32_t rows,
@@ -495,7 +511,10 @@ static int run(struct bench *b, const struct op_bench *op)
     struct cpu_options cpu = {.n_threads = b->options.threads,
                               .isa = cpu_isa_best(),
                               .activations = (enum activations)b->options.activations};
-    enum status status = random_weights_new(&b->weights, b->quantization, &error);
+    int word = checkpoint_quantization_word(b->quantization);
+    b->mlx_bits = word > 0 ? 4 * word : 0;
+    enum status status =
+        random_weights_new(&b->weights, word < 0 ? b->quantization : "bf16", &error);
     if (status == OK)
         status = cpu_measure(&b->limits, b->options.threads, cpu.isa, &error);
     if (status == OK)

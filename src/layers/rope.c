@@ -93,7 +93,7 @@ enum status rope_config_read(struct rope_config *out, const struct json *config,
         return error_set(error, ERROR_INVALID,
                          "partial_rotary_factor is %g; it must be above 0 and at most 1", partial);
     out->dim = (int32_t)(head_dim * partial);
-    /* The class default of every family here (models.md 1.1-1.3); published files state it. */
+    /* The class default of every family here; published files state it. */
     out->theta = json_number(json_get(flat, "rope_theta"), 10000.0);
     out->original_context =
         json_number(json_get(scaling, "original_max_position_embeddings"), max_position);

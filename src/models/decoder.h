@@ -4,7 +4,7 @@
  *
  * where the MLP of a layer is dense or a mixture of experts, and a gated delta net may stand in the
  * place of attention.
- * A family of this kind fills a decoder_config and differs in nothing else (models.md section 1).
+ * A family of this kind fills a decoder_config and differs in nothing else.
  */
 #ifndef CSGL_MODELS_DECODER_H
 #define CSGL_MODELS_DECODER_H

@@ -1,4 +1,4 @@
-/* The gated delta net layers of a decoder (models.md section 2): their configuration and weights,
+/* The gated delta net layers of a decoder: their configuration and weights,
  * as Hugging Face, MLX and GGUF write them. */
 #ifndef CSGL_MODELS_DELTA_NET_H
 #define CSGL_MODELS_DELTA_NET_H

@@ -1,5 +1,5 @@
 /* gpt-oss: layers with a window and full ones take turns, heads have sinks, every layer is a
- * mixture of experts with biases and a clamped gate (models.md 1.9). */
+ * mixture of experts with biases and a clamped gate. */
 #include "models/config.h"
 #include "models/decoder.h"
 

@@ -1,4 +1,4 @@
-/* Hunyuan, dense (models.md 1.10): RMSNorm on each head of q and k after RoPE, a theta raised by
+/* Hunyuan, dense: RMSNorm on each head of q and k after RoPE, a theta raised by
  * alpha. Its mixtures (1.11), such as A13B, add a shared expert without a gate and sizes that may
  * differ by layer; keys and values of one layer may serve several. */
 #include "models/config.h"

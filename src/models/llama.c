@@ -1,4 +1,4 @@
-/* Llama 2, 3, 3.1, 3.2, SmolLM2 and dense Mistral (models.md 1.1). */
+/* Llama 2, 3, 3.1, 3.2, SmolLM2 and dense Mistral. */
 #include "models/config.h"
 #include "models/decoder.h"
 

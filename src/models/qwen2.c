@@ -1,5 +1,4 @@
-/* Qwen2 and Qwen2.5, dense: biases on q, k and v; layers from max_window_layers on may slide
- * (models.md 1.2). */
+/* Qwen2 and Qwen2.5, dense: biases on q, k and v; layers from max_window_layers on may slide. */
 #include "models/decoder.h"
 
 static enum status qwen2_configure(const struct json *config, const struct comm *comm,

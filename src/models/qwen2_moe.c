@@ -1,5 +1,5 @@
 /* Qwen1.5-MoE and Qwen2-MoE: Qwen2's attention; sparse layers with a shared expert whose result is
- * gated (models.md 1.4). */
+ * gated. */
 #include "models/config.h"
 #include "models/decoder.h"
 

@@ -1,4 +1,4 @@
-/* Qwen3, dense: RMSNorm on each head of q and k before RoPE, head_dim of its own (models.md 1.3).
+/* Qwen3, dense: RMSNorm on each head of q and k before RoPE, head_dim of its own.
  */
 #include "models/decoder.h"
 

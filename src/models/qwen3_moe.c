@@ -1,5 +1,5 @@
-/* Qwen3-MoE and Qwen3-Coder's mixtures: Qwen3's attention, sparse layers without a shared expert
- * (models.md 1.5). */
+/* Qwen3-MoE and Qwen3-Coder's mixtures: Qwen3's attention, sparse layers without a shared expert.
+ */
 #include "models/config.h"
 #include "models/decoder.h"
 

@@ -1,6 +1,6 @@
 /* Qwen3-Next, Qwen3.5 and its mixtures (Qwen3.6 and 3.8 use the same types): three of four layers
  * are gated delta nets, the others full attention with a gate; zero-centred norms, RoPE on a
- * quarter of each head (models.md 1.6 to 1.8). Vision-language files keep the decoder's keys under
+ * quarter of each head. Vision-language files keep the decoder's keys under
  * "text_config"; only the text part is read. */
 #include "models/config.h"
 #include "models/decoder.h"

@@ -185,7 +185,7 @@ static void length_one(double *x, int n, double scale)
         x[i] *= scale / sqrt(squares);
 }
 
-/* Value head `h` of one sequence from a zero state: models.md section 2, as it stands there. */
+/* Value head `h` of one sequence from a zero state, written out. */
 static void check_head(const struct rig *r, int32_t h)
 {
     const struct shape *s = &r->shape;

@@ -206,7 +206,9 @@ static void delta_task(void *context, int task, int worker)
         (float *)(void *)((char *)run->cpu->workspace.host + (size_t)worker * worker_bytes(layout));
     struct head head = {.value = task % layout->n_v_heads};
     head.key = key_head_of(layout, head.value);
-    head.writes_keys = head.value == 0 || key_head_of(layout, head.value - 1) < head.key;
+    /* The first of the value heads that share a key head writes its keys. */
+    int32_t sharing = layout->n_v_heads / run->n_k_heads;
+    head.writes_keys = head.value == (layout->is_tiled ? head.key : head.key * sharing);
     int32_t out = value_at(&args->state_out, sequence, 0);
     float *state = working_state(slots, out, head.value, memory);
     head.q = memory + state_floats(layout);

@@ -232,19 +232,10 @@ static void *cuda_host(const struct gpu_memory *memory)
     return NULL;
 }
 
-static enum status check_range(const struct gpu_range *range, size_t bytes, struct error *error)
-{
-    size_t size = range->memory->bytes;
-    if (range->offset <= size && bytes <= size - range->offset)
-        return OK;
-    return error_set(error, ERROR_INVALID, "%zu bytes at %zu do not lie in memory of %zu bytes",
-                     bytes, range->offset, size);
-}
-
 static enum status cuda_write(struct gpu *gpu, const struct gpu_range *to, const void *from,
                               size_t bytes, struct error *error)
 {
-    enum status status = check_range(to, bytes, error);
+    enum status status = gpu_check_range(to, to->memory->bytes, bytes, error);
     if (status != OK || bytes == 0)
         return status;
     TRY(cuMemcpyHtoDAsync_v2, to->memory->address + to->offset, from, bytes, gpu->stream);
@@ -255,7 +246,7 @@ static enum status cuda_write(struct gpu *gpu, const struct gpu_range *to, const
 static enum status cuda_read(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
                              struct error *error)
 {
-    enum status status = check_range(from, bytes, error);
+    enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     if (status != OK || bytes == 0)
         return status;
     TRY(cuMemcpyDtoHAsync_v2, to, from->memory->address + from->offset, bytes, gpu->stream);

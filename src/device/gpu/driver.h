@@ -28,6 +28,16 @@ struct gpu_range {
     size_t offset;
 };
 
+/* For drivers: ERROR_INVALID unless `bytes` from the range on lie in its memory of `size` bytes. */
+static inline enum status gpu_check_range(const struct gpu_range *range, size_t size, size_t bytes,
+                                          struct error *error)
+{
+    if (range->offset <= size && bytes <= size - range->offset)
+        return OK;
+    return error_set(error, ERROR_INVALID, "%zu bytes at %zu do not lie in memory of %zu bytes",
+                     bytes, range->offset, size);
+}
+
 /* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH. */
 struct gpu_grid {
     uint32_t groups[3];

@@ -69,19 +69,10 @@ static void *emulator_host(const struct gpu_memory *)
     return NULL;
 }
 
-static enum status check_range(const struct gpu_range *range, size_t bytes, struct error *error)
-{
-    size_t size = range->memory->bytes;
-    if (range->offset <= size && bytes <= size - range->offset)
-        return OK;
-    return error_set(error, ERROR_INVALID, "%zu bytes at %zu do not lie in memory of %zu bytes",
-                     bytes, range->offset, size);
-}
-
 static enum status emulator_write(struct gpu *, const struct gpu_range *to, const void *from,
                                   size_t bytes, struct error *error)
 {
-    enum status status = check_range(to, bytes, error);
+    enum status status = gpu_check_range(to, to->memory->bytes, bytes, error);
     if (status == OK && bytes)
         memcpy(to->memory->data + to->offset, from, bytes);
     return status;
@@ -90,7 +81,7 @@ static enum status emulator_write(struct gpu *, const struct gpu_range *to, cons
 static enum status emulator_read(struct gpu *, const struct gpu_range *from, void *to, size_t bytes,
                                  struct error *error)
 {
-    enum status status = check_range(from, bytes, error);
+    enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     if (status == OK && bytes)
         memcpy(to, from->memory->data + from->offset, bytes);
     return status;

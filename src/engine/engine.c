@@ -182,11 +182,23 @@ enum status engine_batch_init(struct engine *e, struct batch *batch, struct erro
                       e->request.max_want, error);
 }
 
-/* One of the batch's arrays, as it lies on the device: [rows, cols]. */
-static struct tensor input(const struct engine *e, const struct batch *b, const int32_t *array,
-                           int32_t rows, int32_t cols)
+/* A step's arrays on their way to the device; the first failure stays. */
+struct inputs {
+    struct engine *engine;
+    const struct batch *batch;
+    enum status status;
+    struct error *error;
+};
+
+/* Copies the used part of one of the batch's arrays to the device: [rows, cols]. */
+static struct tensor input(struct inputs *in, const int32_t *array, int32_t rows, int32_t cols)
 {
-    size_t offset = (size_t)(array - b->memory) * sizeof(int32_t);
+    struct engine *e = in->engine;
+    size_t offset = (size_t)(array - in->batch->memory) * sizeof(int32_t);
+    size_t bytes = (size_t)rows * (size_t)cols * sizeof(int32_t);
+    if (in->status == OK && bytes > 0)
+        in->status =
+            e->device->table->buffer_write(e->device, &e->inputs, offset, array, bytes, in->error);
     return (struct tensor){.buffer = &e->inputs,
                            .offset = offset,
                            .dtype = DTYPE_I32,
@@ -195,24 +207,26 @@ static struct tensor input(const struct engine *e, const struct batch *b, const 
                            .stride = cols};
 }
 
-static void bind_inputs(struct engine *e, const struct batch *b)
+static void bind_inputs(struct inputs *in)
 {
+    struct engine *e = in->engine;
+    const struct batch *b = in->batch;
     struct forward *f = &e->forward;
     f->n_tokens = b->n_tokens;
     f->n_sequences = b->n_sequences;
     f->n_want = b->n_want;
-    f->tokens = input(e, b, b->tokens, b->n_tokens, 1);
-    f->positions = input(e, b, b->positions, b->n_tokens, 1);
-    f->q_start = input(e, b, b->q_start, b->n_sequences + 1, 1);
-    f->kv_len = input(e, b, b->kv_len, b->n_sequences, 1);
-    f->want = input(e, b, b->want, b->n_want, 1);
+    f->tokens = input(in, b->tokens, b->n_tokens, 1);
+    f->positions = input(in, b->positions, b->n_tokens, 1);
+    f->q_start = input(in, b->q_start, b->n_sequences + 1, 1);
+    f->kv_len = input(in, b->kv_len, b->n_sequences, 1);
+    f->want = input(in, b->want, b->n_want, 1);
     for (int32_t g = 0; g < b->n_groups; g++) {
-        f->groups[g].slots = input(e, b, b->slots[g], b->n_tokens, 1);
-        f->groups[g].page_table = input(e, b, b->page_table[g], b->n_sequences, b->max_pages);
+        f->groups[g].slots = input(in, b->slots[g], b->n_tokens, 1);
+        f->groups[g].page_table = input(in, b->page_table[g], b->n_sequences, b->max_pages);
     }
-    f->state_in = input(e, b, b->state_in, b->n_sequences, 1);
-    f->state_out = input(e, b, b->state_out, b->n_sequences, 1);
-    f->snapshots = input(e, b, b->snapshots, b->n_snapshots, 2);
+    f->state_in = input(in, b->state_in, b->n_sequences, 1);
+    f->state_out = input(in, b->state_out, b->n_sequences, 1);
+    f->snapshots = input(in, b->snapshots, b->n_snapshots, 2);
     int32_t vocab_size = e->model->vocab_size;
     f->logits = (struct tensor){.buffer = &e->logits,
                                 .dtype = DTYPE_F32,
@@ -222,11 +236,14 @@ static void bind_inputs(struct engine *e, const struct batch *b)
     f->scratch_used = 0;
 }
 
-static void copy_pages(struct engine *e, const struct batch *b)
+static void copy_pages(struct inputs *in)
 {
+    struct engine *e = in->engine;
+    const struct batch *b = in->batch;
     for (int32_t g = 0; g < b->n_groups && b->n_copies > 0; g++) {
-        struct tensor pairs = input(e, b, b->copies[g], b->n_copies, 2);
-        for (int32_t layer = 0; layer < e->model->kv_groups[g].n_layers; layer++)
+        struct tensor pairs = input(in, b->copies[g], b->n_copies, 2);
+        for (int32_t layer = 0; in->status == OK && layer < e->model->kv_groups[g].n_layers;
+             layer++)
             device_kv_copy_page(e->device,
                                 &(struct kv_copy_page_args){layer_pages(e, g, layer), pairs});
     }
@@ -236,16 +253,15 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
 {
     const struct device_table *table = e->device->table;
     assert(b->n_tokens > 0);
-    enum status status =
-        table->buffer_write(e->device, &e->inputs, 0, b->memory, b->memory_bytes, error);
-    if (status != OK)
-        return status;
-    bind_inputs(e, b);
+    struct inputs in = {e, b, OK, error};
+    bind_inputs(&in);
     if (e->profile)
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
-    copy_pages(e, b);
+    copy_pages(&in);
+    if (in.status != OK)
+        return in.status;
     e->model->family->forward(e->model, &e->forward);
-    status = table->sync(e->device, error);
+    enum status status = table->sync(e->device, error);
     if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
         status = table->buffer_read(
             e->device, &e->logits, 0, e->host_logits,

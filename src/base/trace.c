@@ -15,16 +15,27 @@
 
 enum { TRACE_MAGIC = 0x43525431, TRACE_EVENTS_MAX = 1 << 24 };
 
-/* An event at rest. `number` is its place in the order of recording plus 1, written last: a reader
- * takes the slot only if the number is the one that belongs there before and after its copy. */
-struct slot {
-    _Atomic uint64_t number;
+/* An event at rest. */
+struct record {
     double begin, end;
     uint64_t id;
     int64_t values[2];
     uint16_t thread;
     uint8_t kind, phase;
     char name[TRACE_NAME_MAX + 1];
+};
+
+enum { RECORD_WORDS = sizeof(struct record) / sizeof(uint64_t) };
+_Static_assert(sizeof(struct record) % sizeof(uint64_t) == 0, "a record is whole words");
+
+/* `number` is the event's place in the order of recording plus 1, written last: a reader takes the
+ * slot only if the number is the one that belongs there before and after its copy. While a thread
+ * writes it is SLOT_BUSY, and who comes a whole round later then drops its event. The words are
+ * atomic because a reader may copy them meanwhile. */
+#define SLOT_BUSY UINT64_MAX
+struct slot {
+    _Atomic uint64_t number;
+    _Atomic uint64_t words[RECORD_WORDS];
 };
 
 struct ring {
@@ -156,31 +167,38 @@ void trace_record(struct trace *trace, const struct trace_event *event)
     struct ring *ring = trace->ring;
     uint64_t number = atomic_fetch_add(&ring->count, 1);
     struct slot *slot = &ring->slots[number % ring->capacity];
-    atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
+    struct record record = {.begin = event->begin,
+                            .end = event->end,
+                            .id = event->id,
+                            .values = {event->values[0], event->values[1]},
+                            .thread = (uint16_t)event->thread,
+                            .kind = (uint8_t)event->kind,
+                            .phase = (uint8_t)event->phase};
+    copy_name(record.name, event->name);
+    uint64_t words[RECORD_WORDS];
+    memcpy(words, &record, sizeof record);
+    uint64_t old = atomic_load_explicit(&slot->number, memory_order_relaxed);
+    if (old == SLOT_BUSY || !atomic_compare_exchange_strong(&slot->number, &old, SLOT_BUSY))
+        return;
     atomic_thread_fence(memory_order_release);
-    slot->begin = event->begin;
-    slot->end = event->end;
-    slot->id = event->id;
-    slot->values[0] = event->values[0];
-    slot->values[1] = event->values[1];
-    slot->thread = (uint16_t)event->thread;
-    slot->kind = (uint8_t)event->kind;
-    slot->phase = (uint8_t)event->phase;
-    copy_name(slot->name, event->name);
+    for (int i = 0; i < RECORD_WORDS; i++)
+        atomic_store_explicit(&slot->words[i], words[i], memory_order_relaxed);
     atomic_store_explicit(&slot->number, number + 1, memory_order_release);
 }
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* Copies event `number`; false if it is not whole or is gone. */
-static bool read_slot(const struct ring *ring, uint64_t number, struct slot *out)
+static bool read_slot(const struct ring *ring, uint64_t number, struct record *out)
 {
     const struct slot *slot = &ring->slots[number % ring->capacity];
+    uint64_t words[RECORD_WORDS];
     if (atomic_load_explicit(&slot->number, memory_order_acquire) != number + 1)
         return false;
-    memcpy((char *)out + offsetof(struct slot, begin), &slot->begin,
-           sizeof *out - offsetof(struct slot, begin));
+    for (int i = 0; i < RECORD_WORDS; i++)
+        words[i] = atomic_load_explicit(&slot->words[i], memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
+    memcpy(out, words, sizeof *out);
     out->name[TRACE_NAME_MAX] = '\0';
     return atomic_load_explicit(&slot->number, memory_order_relaxed) == number + 1;
 }
@@ -216,7 +234,7 @@ static void write_name(struct writer *w, const char *what, int thread, const cha
 
 /* Spans of a thread are complete events; the stages of requests overlap and are asynchronous ones.
  */
-static void write_event(struct writer *w, struct slot *e)
+static void write_event(struct writer *w, struct record *e)
 {
     static const char *const kinds[N_TRACE_KINDS] = {"step", "op", "request", "task"};
     static const char *const keys[N_TRACE_KINDS][2] = {
@@ -253,16 +271,16 @@ static void write_process(struct writer *w, const struct ring *ring)
     uint64_t first = count > ring->capacity ? count - ring->capacity : 0;
     char process[TRACE_NAME_MAX + 1], thread_name[32];
     int n_threads = 1;
-    struct slot slot;
+    struct record record;
     copy_name(process, ring->process);
     clean(process);
     write_name(w, "process_name", 0, process);
     for (uint64_t i = first; i < count; i++) {
-        if (!read_slot(ring, i, &slot))
+        if (!read_slot(ring, i, &record))
             continue;
-        if (slot.thread >= n_threads)
-            n_threads = slot.thread + 1;
-        write_event(w, &slot);
+        if (record.thread >= n_threads)
+            n_threads = record.thread + 1;
+        write_event(w, &record);
     }
     for (int i = 0; i < n_threads; i++) {
         snprintf(thread_name, sizeof thread_name, i ? "worker %d" : "main", i);

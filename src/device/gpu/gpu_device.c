@@ -40,7 +40,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = gpu->orders_writes ? OK : wait(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -167,6 +167,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     struct gpu_info info;
     driver->info(gpu->gpu, &info);
     snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
+    gpu->orders_writes = info.orders_writes;
     gpu->device = (struct device){.table = &gpu_table, .name = gpu->name};
     if (info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",

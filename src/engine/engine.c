@@ -288,6 +288,8 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
     copy_pages(e, b, copies);
     e->model->family->forward(e->model, &e->forward);
     status = table->sync(e->device, error);
+    if (status == OK && e->profile)
+        status = profile_collect(e->profile, error);
     if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
         status = table->buffer_read(
             e->device, &e->logits, 0, e->host_logits,

@@ -35,6 +35,7 @@ enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
 
 struct gpu_device {
     struct device device; /* first, so that a struct device * is one of these */
+    struct device_table table;
     const struct gpu_driver *driver;
     struct gpu *gpu;
     char name[64];

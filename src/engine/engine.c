@@ -287,13 +287,14 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b, copies);
     e->model->family->forward(e->model, &e->forward);
-    status = table->sync(e->device, error);
-    if (status == OK && e->profile)
-        status = profile_collect(e->profile, error);
-    if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
+    if (b->n_want > 0 && e->host_logits != e->logits.host) /* which waits, too */
         status = table->buffer_read(
             e->device, &e->logits, 0, e->host_logits,
             (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
+    else
+        status = table->sync(e->device, error);
+    if (status == OK && e->profile)
+        status = profile_collect(e->profile, error);
     return status;
 }
 

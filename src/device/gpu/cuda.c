@@ -118,7 +118,7 @@ static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
-    out->orders_writes = true;
+    out->orders_copies = true;
 }
 
 static void cuda_free(struct gpu *gpu, struct gpu_memory *memory)
@@ -203,6 +203,8 @@ static enum status cuda_read(struct gpu *gpu, const struct gpu_range *from, void
 {
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     cuda_flush(gpu);
+    if (status == OK && gpu->fault != CUDA_OK)
+        return cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
     for (size_t done = 0, n; status == OK && done < bytes; done += n) {
         unsigned char *staged = NULL;
         n = bytes - done < MAX_COPY ? bytes - done : MAX_COPY;

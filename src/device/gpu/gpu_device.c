@@ -16,6 +16,17 @@ static enum status wait(struct gpu_device *gpu, struct error *error)
     return gpu->driver->wait(gpu->gpu, error);
 }
 
+/* Before a copy. */
+static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
+{
+    if (!gpu->orders_copies)
+        return wait(gpu, error);
+    if (gpu->is_queued)
+        gpu->driver->commit(gpu->gpu);
+    gpu->is_queued = false;
+    return OK;
+}
+
 static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
                                     struct error *error)
 {
@@ -40,7 +51,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = gpu->orders_writes ? OK : wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -51,7 +62,7 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
                                    void *to, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
@@ -186,7 +197,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     struct gpu_info info;
     driver->info(gpu->gpu, &info);
     snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
-    gpu->orders_writes = info.orders_writes;
+    gpu->orders_copies = info.orders_copies;
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",

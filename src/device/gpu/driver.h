@@ -20,6 +20,7 @@ struct gpu_info {
     char name[64];
     uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
     uint32_t max_threads;  /* of a threadgroup */
+    bool orders_writes;    /* a write takes its place among the dispatches and waits for none */
 };
 
 /* Memory from `offset` on, as a kernel gets it. */
@@ -57,7 +58,8 @@ struct gpu_driver {
     void (*free)(struct gpu *gpu, struct gpu_memory *memory);
     /* The memory's address for the CPU, or NULL where the CPU does not reach it. */
     void *(*host)(const struct gpu_memory *memory);
-    /* Copies between memory and the caller's; nothing that was dispatched is still running. */
+    /* Copies between memory and the caller's, which is the caller's again afterwards. Nothing that
+     * was dispatched is still running; a driver that orders_writes is written to at any time. */
     enum status (*write)(struct gpu *gpu, const struct gpu_range *to, const void *from,
                          size_t bytes, struct error *error);
     enum status (*read)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
@@ -78,6 +80,12 @@ struct gpu_driver {
     void (*commit)(struct gpu *gpu);
     /* Waits for all that was committed; the first fault since the GPU was opened. */
     enum status (*wait)(struct gpu *gpu, struct error *error);
+
+    /* Notes the time at which the GPU has done what was dispatched so far, as mark `i` of the next
+     * commit; marks count from 0. NULL with `marked`: the driver knows no times. */
+    void (*mark)(struct gpu *gpu, int i);
+    /* After a wait: seconds from mark `from` to mark `to` of what was waited for. */
+    enum status (*marked)(struct gpu *gpu, int from, int to, double *seconds, struct error *error);
 };
 
 /* Each in a file of its own; where it cannot be built, a file in its place says so on open. */

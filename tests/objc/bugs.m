@@ -30,7 +30,8 @@ void use(id<MTLDevice> device, id<MTLComputeCommandEncoder> encoder, struct held
 #elif BUG == 6 /* an error is given by value */
     held->buffer = [device newLibraryWithSource:@"" options:nil error:cause];
 #elif BUG == 7 /* an object of another kind */
-    id<MTLCommandQueue> queue = [device newBufferWithLength:16 options:MTLResourceStorageModeShared];
+    id<MTLCommandQueue> queue = [device newBufferWithLength:16
+                                                    options:MTLResourceStorageModeShared];
     [encoder setBytes:&queue length:8 atIndex:0];
 #endif
     (void)device, (void)encoder, (void)held, (void)cause;

@@ -46,7 +46,14 @@ struct gpu_kernel {
 
 struct running {
     id<MTLCommandBuffer> buffer;
+    uint64_t number;
     int n; /* its dispatches */
+};
+
+/* When command buffer `number` ended, in the GPU's seconds; known once it did. */
+struct mark {
+    uint64_t number;
+    double seconds;
 };
 
 struct gpu {
@@ -75,12 +82,15 @@ struct gpu {
     long capture_at, n_works;
     bool is_capturing;
 
-    double gpu_seconds, longest_seconds;
-    uint64_t n_buffers;
+    struct mark *marks;
+    int n_marks;
+
+    uint64_t n_committed;
+    double last_end, gpu_seconds, longest_seconds;
     char fault[256]; /* the first; empty: none */
 };
 
-/* --- what went wrong --------------------------------------------------------------------------- */
+/* --- what went wrong -------------------------------------------------------------------------- */
 
 /* Metal's own words as one line; compilers write several. */
 static void text_of(NSError *cause, char *out, size_t size)
@@ -106,7 +116,7 @@ static void keep_fault(struct gpu *gpu, const char *text)
         snprintf(gpu->fault, sizeof gpu->fault, "%s", text);
 }
 
-/* --- memory that stays on the GPU -------------------------------------------------------------- */
+/* --- memory that stays on the GPU ------------------------------------------------------------- */
 
 /* Residency sets came with macOS 15; without them Metal makes memory resident for each command
  * buffer anew. */
@@ -154,7 +164,7 @@ static void residency_commit(struct gpu *gpu)
     }
 }
 
-/* --- kernels ----------------------------------------------------------------------------------- */
+/* --- kernels ---------------------------------------------------------------------------------- */
 
 static enum status compile_source(struct gpu *gpu, const struct metal_source *source,
                                   struct error *error)
@@ -171,10 +181,8 @@ static enum status compile_source(struct gpu *gpu, const struct metal_source *so
 #pragma clang diagnostic ignored "-Wdeprecated-declarations"
     options.fastMathEnabled = NO;
 #pragma clang diagnostic pop
-    id<MTLLibrary> library = text ? [gpu->device newLibraryWithSource:text
-                                                              options:options
-                                                                error:&cause]
-                                  : nil;
+    id<MTLLibrary> library =
+        text ? [gpu->device newLibraryWithSource:text options:options error:&cause] : nil;
     if (!library) {
         fail(gpu, "compiling kernels", cause, error);
         return error_prefix(error, "%s.metal", source->name);
@@ -204,7 +212,8 @@ static NSURL *url_of(const char *path)
     return [NSURL fileURLWithPath:[NSString stringWithUTF8String:path]];
 }
 
-/* An archive that cannot be read, kept or trusted costs a second at every start and nothing else. */
+/* An archive that cannot be read, kept or trusted costs a second at every start and nothing else.
+ */
 static void open_archive(struct gpu *gpu)
 {
     struct error error;
@@ -307,7 +316,7 @@ static enum status metal_kernel(struct gpu *gpu, const char *name, const struct 
     return OK;
 }
 
-/* --- traces for Xcode -------------------------------------------------------------------------- */
+/* --- traces for Xcode ------------------------------------------------------------------------- */
 
 /* CSGL_METAL_CAPTURE=FILE.gputrace writes the GPU's work between two waits: the second, or the one
  * whose number CSGL_METAL_CAPTURE_AT says. */
@@ -341,8 +350,8 @@ static void capture_begin(struct gpu *gpu)
     wanted.captureObject = gpu->queue;
     wanted.destination = MTLCaptureDestinationGPUTraceDocument;
     wanted.outputURL = url_of(gpu->capture);
-    gpu->is_capturing = [[MTLCaptureManager sharedCaptureManager] startCaptureWithDescriptor:wanted
-                                                                                       error:&cause];
+    gpu->is_capturing =
+        [[MTLCaptureManager sharedCaptureManager] startCaptureWithDescriptor:wanted error:&cause];
     if (!gpu->is_capturing) {
         char text[256];
         text_of(cause, text, sizeof text);
@@ -359,7 +368,7 @@ static void capture_end(struct gpu *gpu)
     log_info("the GPU's work number %ld is in %s", gpu->n_works, gpu->capture);
 }
 
-/* --- running ----------------------------------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------------------------- */
 
 /* Waits for the oldest command buffer; learns from it how many dispatches the next ones get. */
 static void finish_oldest(struct gpu *gpu)
@@ -374,10 +383,13 @@ static void finish_oldest(struct gpu *gpu)
     }
     double seconds = buffer.GPUEndTime - buffer.GPUStartTime;
     gpu->most_dispatches = metal_pace(gpu->most_dispatches, oldest->n, seconds);
+    gpu->last_end = buffer.GPUEndTime;
     gpu->gpu_seconds += seconds;
-    gpu->n_buffers++;
     if (seconds > gpu->longest_seconds)
         gpu->longest_seconds = seconds;
+    for (int i = 0; i < gpu->n_marks; i++)
+        if (gpu->marks[i].number == oldest->number)
+            gpu->marks[i].seconds = gpu->last_end;
     gpu->n_running--;
     for (int i = 0; i < gpu->n_running; i++)
         gpu->running[i] = gpu->running[i + 1];
@@ -395,8 +407,10 @@ static void metal_commit(struct gpu *gpu)
         [gpu->buffer commit];
         if (gpu->n_running == MAX_RUNNING)
             finish_oldest(gpu);
-        gpu->running[gpu->n_running].buffer = gpu->buffer;
-        gpu->running[gpu->n_running++].n = gpu->n_dispatches;
+        struct running *newest = &gpu->running[gpu->n_running++];
+        newest->buffer = gpu->buffer;
+        newest->number = ++gpu->n_committed;
+        newest->n = gpu->n_dispatches;
         gpu->encoder = nil;
         gpu->buffer = nil;
         gpu->n_dispatches = 0;
@@ -484,7 +498,32 @@ static enum status metal_wait(struct gpu *gpu, struct error *error)
     return error_set(error, ERROR_IO, "Metal GPU %d: %s", gpu->index, gpu->fault);
 }
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* Metal tells the time of command buffers alone, so what was dispatched so far becomes one. */
+static void metal_mark(struct gpu *gpu, int i)
+{
+    metal_commit(gpu);
+    if (i >= gpu->n_marks) {
+        struct mark *marks = realloc(gpu->marks, (size_t)(2 * (i + 1)) * sizeof *marks);
+        if (!marks) {
+            keep_fault(gpu, "there is no memory for a mark");
+            return;
+        }
+        memset(marks + gpu->n_marks, 0, (size_t)(2 * (i + 1) - gpu->n_marks) * sizeof *marks);
+        gpu->marks = marks;
+        gpu->n_marks = 2 * (i + 1);
+    }
+    gpu->marks[i] = (struct mark){gpu->n_committed, gpu->last_end};
+}
+
+static enum status metal_marked(struct gpu *gpu, int from, int to, double *seconds,
+                                struct error *error)
+{
+    (void)error;
+    *seconds = gpu->marks[to].seconds - gpu->marks[from].seconds;
+    return OK;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static void metal_free(struct gpu *gpu, struct gpu_memory *memory)
 {
@@ -561,7 +600,7 @@ static enum status metal_read(struct gpu *gpu, const struct gpu_range *from, voi
     return status;
 }
 
-/* --- opening ----------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static void metal_info(const struct gpu *gpu, struct gpu_info *out)
 {
@@ -610,14 +649,14 @@ static enum status open_gpu(struct gpu *gpu, struct error *error)
     return status == OK ? capture_open(gpu, error) : status;
 }
 
-/* An object is let go by its pointer's last value, so each must be nil before its struct is freed. */
+/* An object is let go by its pointer's last value, so each must be nil before its struct is freed.
+ */
 static void metal_close(struct gpu *gpu)
 {
     metal_commit(gpu);
     metal_wait(gpu, NULL);
-    log_debug("Metal GPU %d ran %llu command buffers in %.3f s, the longest in %.1f ms",
-              gpu->index, (unsigned long long)gpu->n_buffers, gpu->gpu_seconds,
-              gpu->longest_seconds * 1e3);
+    log_debug("Metal GPU %d ran %llu command buffers in %.3f s, the longest in %.1f ms", gpu->index,
+              (unsigned long long)gpu->n_committed, gpu->gpu_seconds, gpu->longest_seconds * 1e3);
     while (gpu->kernels) {
         struct gpu_kernel *next = gpu->kernels->next;
         gpu->kernels->pipeline = nil;
@@ -625,6 +664,7 @@ static void metal_close(struct gpu *gpu)
         gpu->kernels = next;
     }
     str_done(&gpu->archive_path);
+    free(gpu->marks);
     gpu->archive = nil;
     gpu->residency = nil;
     gpu->nothing = nil;
@@ -668,4 +708,6 @@ const struct gpu_driver gpu_driver_metal = {
     .barrier = metal_barrier,
     .commit = metal_commit,
     .wait = metal_wait,
+    .mark = metal_mark,
+    .marked = metal_marked,
 };

@@ -6,7 +6,8 @@ if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING)
   find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
 endif()
 if(NOT NVCC)
-  set_source_files_properties(src/device/gpu/cuda.c PROPERTIES HEADER_FILE_ONLY ON)
+  set_source_files_properties(src/device/gpu/cuda.c src/device/gpu/cuda_modules.c
+    src/device/gpu/cuda_queue.c PROPERTIES HEADER_FILE_ONLY ON)
   return()
 endif()
 set_source_files_properties(src/device/gpu/cuda_none.c PROPERTIES HEADER_FILE_ONLY ON)
@@ -21,7 +22,8 @@ foreach(source ${cuda_kernel_sources})
   set(binary ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.fatbin)
   add_custom_command(OUTPUT ${binary}.c
     COMMAND ${NVCC} -x cu -std=c++17 -O3 -fatbin -I${CMAKE_CURRENT_SOURCE_DIR}/src/kernels
-      -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90
+      -gencode arch=compute_80,code=[sm_80,compute_80] -gencode
+      arch=compute_90,code=[sm_90,compute_90]
       -gencode arch=compute_120,code=sm_120 -o ${binary} ${source}
     COMMAND ${CMAKE_COMMAND} -D INPUT=${binary} -D OUTPUT=${binary}.c -D NAME=cuda_${name}
       -D HEADER=device/gpu/cuda_kernels.h -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed.cmake

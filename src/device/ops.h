@@ -397,6 +397,12 @@ struct device_table {
     /* Bytes that may still be taken; 0: not known. */
     uint64_t (*memory_available)(const struct device *);
 
+    /* Of a device that runs ops after they were called; both NULL where an op is done when its call
+     * returns. mark notes, as mark `i`, the time at which what was queued so far is done; after a
+     * sync `marked` tells the seconds from one mark to another. */
+    void (*mark)(struct device *, int i);
+    enum status (*marked)(struct device *, int from, int to, double *seconds, struct error *);
+
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);
     void (*close)(struct device *);

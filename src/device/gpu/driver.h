@@ -81,10 +81,10 @@ struct gpu_driver {
     /* Waits for all that was committed; the first fault since the GPU was opened. */
     enum status (*wait)(struct gpu *gpu, struct error *error);
 
-    /* Notes the time at which the GPU has done what was dispatched so far, as mark `i` of the next
-     * commit; marks count from 0. NULL with `marked`: the driver knows no times. */
+    /* Notes, as mark `i`, the time at which the GPU has done what was dispatched so far; a mark holds
+     * until it is noted again. Both NULL: the driver knows no times. */
     void (*mark)(struct gpu *gpu, int i);
-    /* After a wait: seconds from mark `from` to mark `to` of what was waited for. */
+    /* After a wait: the seconds from mark `from` to mark `to`. */
     enum status (*marked)(struct gpu *gpu, int from, int to, double *seconds, struct error *error);
 };
 

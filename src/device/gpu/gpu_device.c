@@ -40,7 +40,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = gpu->orders_writes ? OK : wait(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -87,6 +87,20 @@ static uint64_t gpu_memory_available(const struct device *device)
     return info.memory_bytes ? info.memory_bytes : system_available_memory();
 }
 
+static void gpu_mark(struct device *device, int i)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    gpu->driver->mark(gpu->gpu, i);
+    gpu->is_queued = true;
+}
+
+static enum status gpu_marked(struct device *device, int from, int to, double *seconds,
+                              struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    return gpu->driver->marked(gpu->gpu, from, to, seconds, error);
+}
+
 static enum status gpu_sync(struct device *device, struct error *error)
 {
     return wait(gpu_device_of(device), error);
@@ -121,6 +135,8 @@ static const struct device_table gpu_table = {
     .state_slot_bytes = gpu_state_slot_bytes,
     .gated_delta_reserve = gpu_gated_delta_reserve,
     .observe = gpu_observe,
+    .mark = gpu_mark,
+    .marked = gpu_marked,
     .sync = gpu_sync,
     .close = gpu_close,
 };
@@ -159,6 +175,9 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->driver = driver;
+    gpu->table = gpu_table;
+    if (!driver->mark)
+        gpu->table.mark = NULL;
     enum status status = driver->open(index, &gpu->gpu, error);
     if (status != OK) {
         free(gpu);
@@ -167,7 +186,8 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     struct gpu_info info;
     driver->info(gpu->gpu, &info);
     snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
-    gpu->device = (struct device){.table = &gpu_table, .name = gpu->name};
+    gpu->orders_writes = info.orders_writes;
+    gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
                            info.name, info.max_threads, KD_ROW_THREADS);

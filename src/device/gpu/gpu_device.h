@@ -35,10 +35,12 @@ enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
 
 struct gpu_device {
     struct device device; /* first, so that a struct device * is one of these */
+    struct device_table table;
     const struct gpu_driver *driver;
     struct gpu *gpu;
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
+    bool orders_writes; /* as in struct gpu_info */
     bool is_queued; /* something was dispatched since the last wait */
 };
 

@@ -1,6 +1,7 @@
 /* The emulator as a driver: kernels are the program's own, and run when they are dispatched. Memory
  * is kept from the CPU as on a card of its own, so that tests find who reaches for it. */
 extern "C" {
+#include "base/system.h"
 #include "device/gpu/driver.h"
 }
 
@@ -11,6 +12,8 @@ extern "C" {
 #include <string.h>
 
 struct gpu {
+    double *marks; /* system_seconds() */
+    int n_marks;
     char fault[sizeof emulator::fault]; /* the first; empty: none */
 };
 
@@ -30,6 +33,7 @@ static enum status emulator_open(int index, struct gpu **out, struct error *erro
 
 static void emulator_close(struct gpu *gpu)
 {
+    free(gpu->marks);
     free(gpu);
 }
 
@@ -143,6 +147,28 @@ static enum status emulator_wait(struct gpu *gpu, struct error *error)
     return gpu->fault[0] ? error_set(error, ERROR_IO, "%s", gpu->fault) : OK;
 }
 
+/* What was dispatched has run already. */
+static void emulator_mark(struct gpu *gpu, int i)
+{
+    if (i >= gpu->n_marks) {
+        double *marks = (double *)realloc(gpu->marks, (size_t)(2 * (i + 1)) * sizeof *marks);
+        if (!marks) {
+            keep_fault(gpu, "there is no memory for a mark");
+            return;
+        }
+        gpu->marks = marks;
+        gpu->n_marks = 2 * (i + 1);
+    }
+    gpu->marks[i] = system_seconds();
+}
+
+static enum status emulator_marked(struct gpu *gpu, int from, int to, double *seconds,
+                                   struct error *)
+{
+    *seconds = gpu->marks[to] - gpu->marks[from];
+    return OK;
+}
+
 extern "C" const struct gpu_driver gpu_driver_emulator = {
     .name = "emulator",
     .open = emulator_open,
@@ -158,4 +184,6 @@ extern "C" const struct gpu_driver gpu_driver_emulator = {
     .barrier = emulator_barrier,
     .commit = emulator_commit,
     .wait = emulator_wait,
+    .mark = emulator_mark,
+    .marked = emulator_marked,
 };

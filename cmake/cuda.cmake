@@ -1,12 +1,16 @@
 # The kernels of src/kernels for NVIDIA GPUs. Where nvcc is found: a fat binary a file, with machine code for
 # Ampere, Hopper and Blackwell and PTX for the rest, as an array in the program. Without it the program holds
-# their source and has NVRTC compile it when it first starts (-D NVCC=NVCC-NOTFOUND builds so). The GPU's
-# driver is opened at run time. With -D CSGL_CUDA=OFF csgl has no CUDA.
+# their source and has NVRTC compile it when it first starts. The GPU's driver is opened at run time.
 option(CSGL_CUDA "kernels for NVIDIA GPUs" ON)
+option(CSGL_NVCC "compile them with nvcc, if it is found" ON)
 set(cuda_is_built OFF)
 if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING AND NOT APPLE)
   set(cuda_is_built ON)
-  find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
+  if(CSGL_NVCC)
+    find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
+  else()
+    unset(NVCC CACHE)
+  endif()
   set_source_files_properties(src/device/gpu/cuda_none.c PROPERTIES HEADER_FILE_ONLY ON)
 else()
   set_source_files_properties(src/device/gpu/cuda.c src/device/gpu/cuda_queue.c PROPERTIES HEADER_FILE_ONLY ON)

@@ -90,6 +90,7 @@ run_emulator() {
     cmake --preset emulator >/dev/null
     cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
     run_ctest emulator -R '^kernel_|^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|models_logits)$'
+    run_pytest "$PWD/build/emulator/csgl" tests/e2e/test_emulator.py
 }
 
 # The emulated processor, and the tests to build and run on it.

@@ -3,6 +3,9 @@
  * written runs in order; a fault is sticky, as CUDA's are. */
 #include "device/gpu/cuda_api.h"
 
+#include "base/log.h"
+#include "base/system.h"
+
 #include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -62,7 +65,7 @@ static enum status open_device(struct gpu *gpu, struct error *error)
     CUDA_TRY(cuCtxSetCurrent, gpu->context);
     CUDA_TRY(cuStreamCreate, &gpu->stream, CUDA_STREAM_NON_BLOCKING);
     CUDA_TRY(cuMemAllocHost_v2, (void **)&gpu->staging, STAGING_BYTES);
-    return cuda_load_modules(gpu, error);
+    return OK;
 }
 
 static void cuda_close(struct gpu *gpu)
@@ -96,13 +99,19 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->index = index;
+    double begin = system_seconds();
     enum status status = load_library(gpu, error);
     if (status == OK)
         status = open_device(gpu, error);
+    double opened = system_seconds();
+    if (status == OK)
+        status = cuda_load_modules(gpu, error);
     if (status != OK) {
         cuda_close(gpu);
         return status;
     }
+    log_info("CUDA GPU %d: the driver took %.2f s, the kernels %.2f s to load", index,
+             opened - begin, system_seconds() - opened);
     *out = gpu;
     return OK;
 }

@@ -79,8 +79,21 @@ void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct g
                             n_threads};
     gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
                           &grid);
-    gpu->driver->barrier(gpu->gpu);
+    if (!gpu->is_beside)
+        gpu->driver->barrier(gpu->gpu);
     gpu->is_queued = true;
+}
+
+void gpu_beside_begin(struct gpu_device *gpu)
+{
+    assert(!gpu->is_beside);
+    gpu->is_beside = true;
+}
+
+void gpu_beside_end(struct gpu_device *gpu)
+{
+    gpu->is_beside = false;
+    gpu->driver->barrier(gpu->gpu);
 }
 
 /* The GPU has no threads of this process. */

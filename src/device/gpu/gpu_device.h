@@ -41,7 +41,8 @@ struct gpu_device {
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
     bool orders_copies; /* as in struct gpu_info */
-    bool is_queued; /* something was dispatched since the last wait */
+    bool is_queued;     /* something was dispatched since the last wait */
+    bool is_beside;     /* what is dispatched needs not see what was dispatched just before */
 };
 
 static inline struct gpu_device *gpu_device_of(struct device *device)
@@ -65,6 +66,11 @@ struct gpu_groups {
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads);
+
+/* Between these, what is queued may run side by side: each part of an op writes what no other one
+ * touches. */
+void gpu_beside_begin(struct gpu_device *gpu);
+void gpu_beside_end(struct gpu_device *gpu);
 
 /* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
 #define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);

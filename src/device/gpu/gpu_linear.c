@@ -77,6 +77,7 @@ void gpu_linear(struct device *device, const struct linear_args *args)
     assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
     int32_t first = 0;
+    gpu_beside_begin(gpu_device_of(device));
     for (int i = 0; i < linear->n_parts; i++) {
         const struct gpu_weight *part = &linear->parts[i];
         struct tensor out = tensor_cols(args->out, first, (int32_t)part->shape.rows);
@@ -89,4 +90,5 @@ void gpu_linear(struct device *device, const struct linear_args *args)
                 KD_DOT_THREADS);
         first += (int32_t)part->shape.rows;
     }
+    gpu_beside_end(gpu_device_of(device));
 }

@@ -2,14 +2,14 @@
 # Ampere, Hopper and Blackwell and PTX for the rest, as an array in the program. Without it the program holds
 # their source and has NVRTC compile it when it first starts. The GPU's driver is opened at run time.
 option(CSGL_CUDA "kernels for NVIDIA GPUs" ON)
-option(CSGL_NVCC "compile them with nvcc, if it is found" ON)
+option(CSGL_CUDA_SOURCE "put them into the program as source also where nvcc is" OFF)
 set(cuda_is_built OFF)
 if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING AND NOT APPLE)
   set(cuda_is_built ON)
-  if(CSGL_NVCC)
-    find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
-  else()
+  if(CSGL_CUDA_SOURCE)
     unset(NVCC CACHE)
+  else()
+    find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
   endif()
   set_source_files_properties(src/device/gpu/cuda_none.c PROPERTIES HEADER_FILE_ONLY ON)
 else()

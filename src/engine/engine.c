@@ -15,7 +15,7 @@ struct engine {
     struct buffer states;            /* slots of recurrent states, layer after layer */
     struct buffer inputs;            /* the batch's arrays on the device */
     struct buffer logits;
-    float *host_logits; /* of the last step; of our own where the CPU does not reach `logits` */
+    float *row_logits; /* [vocabulary] what engine_logits hands out */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
 };
@@ -85,12 +85,6 @@ static enum status make_cache(struct engine *e, struct error *error)
     return status == OK ? kv_cache_init(&e->cache, &spec, error) : status;
 }
 
-static enum status make_host_logits(struct engine *e, struct error *error)
-{
-    e->host_logits = e->logits.host ? e->logits.host : malloc(e->logits.bytes);
-    return e->host_logits ? OK : error_memory(error, e->logits.bytes);
-}
-
 static enum status make_workspace(struct engine *e, struct error *error)
 {
     const struct device_table *table = e->device->table;
@@ -102,8 +96,8 @@ static enum status make_workspace(struct engine *e, struct error *error)
     if (status == OK)
         status = table->buffer_alloc(
             e->device, forward_tensor_bytes(r->max_want, e->model->vocab_size), &e->logits, error);
-    if (status == OK)
-        status = make_host_logits(e, error);
+    if (status == OK && !(e->row_logits = calloc((size_t)e->model->vocab_size, sizeof(float))))
+        status = error_memory(error, (size_t)e->model->vocab_size * sizeof(float));
     if (status != OK)
         return status;
     struct batch sizes;
@@ -154,8 +148,7 @@ void engine_free(struct engine *e)
         e->device->table->buffer_free(e->device, &e->kv[g]);
     e->device->table->buffer_free(e->device, &e->states);
     e->device->table->buffer_free(e->device, &e->forward.scratch);
-    if (e->host_logits != e->logits.host)
-        free(e->host_logits);
+    free(e->row_logits);
     e->device->table->buffer_free(e->device, &e->logits);
     e->device->table->buffer_free(e->device, &e->inputs);
     free(e);
@@ -249,9 +242,8 @@ static void copy_pages(struct inputs *in)
     }
 }
 
-enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
+enum status engine_queue(struct engine *e, const struct batch *b, struct error *error)
 {
-    const struct device_table *table = e->device->table;
     assert(b->n_tokens > 0);
     struct inputs in = {e, b, OK, error};
     bind_inputs(&in);
@@ -261,12 +253,18 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
     if (in.status != OK)
         return in.status;
     e->model->family->forward(e->model, &e->forward);
-    enum status status = table->sync(e->device, error);
-    if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
-        status = table->buffer_read(
-            e->device, &e->logits, 0, e->host_logits,
-            (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
-    return status;
+    return OK;
+}
+
+enum status engine_wait(struct engine *e, struct error *error)
+{
+    return e->device->table->sync(e->device, error);
+}
+
+enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
+{
+    enum status status = engine_queue(e, b, error);
+    return status == OK ? engine_wait(e, error) : status;
 }
 
 void engine_profile(struct engine *e, struct profile *profile)
@@ -280,7 +278,26 @@ struct device *engine_device(const struct engine *e)
     return e->device;
 }
 
-float *engine_logits(struct engine *e, int32_t i)
+struct device *engine_ops(const struct engine *e)
 {
-    return e->host_logits + (size_t)i * (size_t)e->model->vocab_size;
+    return e->forward.device;
+}
+
+int32_t engine_max_want(const struct engine *e)
+{
+    return e->request.max_want;
+}
+
+struct tensor engine_logits_tensor(const struct engine *e)
+{
+    return e->forward.logits;
+}
+
+const float *engine_logits(struct engine *e, int32_t i)
+{
+    size_t bytes = (size_t)e->model->vocab_size * sizeof(float);
+    return e->device->table->buffer_read(e->device, &e->logits, (size_t)i * bytes, e->row_logits,
+                                         bytes, NULL) == OK
+               ? e->row_logits
+               : NULL;
 }

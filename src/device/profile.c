@@ -241,6 +241,27 @@ static struct op_cost cost_gated_delta_commit(const struct device *device, const
                             3.0 * a->x.rows * elements};
 }
 
+static struct op_cost cost_edit_logits(const struct device *device, const void *args)
+{
+    const struct edit_logits_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->edits) + 8.0 * a->edits.rows};
+}
+
+static struct op_cost cost_sample(const struct device *device, const void *args)
+{
+    const struct sample_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
+static struct op_cost cost_logprobs(const struct device *device, const void *args)
+{
+    const struct logprobs_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
 /* An op that is not in this list is measured in time alone. */
 typedef struct op_cost (*op_cost_function)(const struct device *device, const void *args);
 static const op_cost_function costs[N_OPS] = {
@@ -262,6 +283,9 @@ static const op_cost_function costs[N_OPS] = {
     [OP_conv1d_update] = cost_conv1d_update,
     [OP_gated_delta] = cost_gated_delta,
     [OP_gated_delta_commit] = cost_gated_delta_commit,
+    [OP_edit_logits] = cost_edit_logits,
+    [OP_sample] = cost_sample,
+    [OP_logprobs] = cost_logprobs,
 };
 
 bool profile_knows(int op)

@@ -133,6 +133,8 @@ static enum status gpu_sync(struct device *device, struct error *error)
 static void gpu_close(struct device *device)
 {
     struct gpu_device *gpu = gpu_device_of(device);
+    if (gpu->sampling)
+        gpu->driver->free(gpu->gpu, gpu->sampling);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }
@@ -158,6 +160,7 @@ static const struct device_table gpu_table = {
     .attention_reserve = gpu_attention_reserve,
     .state_slot_bytes = gpu_state_slot_bytes,
     .gated_delta_reserve = gpu_gated_delta_reserve,
+    .sample_reserve = gpu_sample_reserve,
     .observe = gpu_observe,
     .mark = gpu_mark,
     .marked = gpu_marked,

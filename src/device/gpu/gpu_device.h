@@ -27,7 +27,10 @@
     X(conv1d_commit)                                                                               \
     X(gated_delta)                                                                                 \
     X(gated_delta_commit)                                                                          \
-    X(state_copy)
+    X(state_copy)                                                                                  \
+    X(edit_logits)                                                                                 \
+    X(sample)                                                                                      \
+    X(logprobs)
 
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
 enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
@@ -40,9 +43,11 @@ struct gpu_device {
     struct gpu *gpu;
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
-    bool orders_copies; /* as in struct gpu_info */
-    bool is_queued;     /* something was dispatched since the last wait */
-    bool is_beside;     /* what is dispatched needs not see what was dispatched just before */
+    bool orders_copies;          /* as in struct gpu_info */
+    bool is_queued;              /* something was dispatched since the last wait */
+    bool is_beside;              /* what is dispatched needs not see what was dispatched just before */
+    struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
+    size_t sampling_bytes;
 };
 
 static inline struct gpu_device *gpu_device_of(struct device *device)
@@ -72,7 +77,8 @@ void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct g
 void gpu_beside_begin(struct gpu_device *gpu);
 void gpu_beside_end(struct gpu_device *gpu);
 
-/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
+/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c, gpu_states.c and
+ * gpu_sample.c. */
 #define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
 DEVICE_OPS(GPU_OP)
 #undef GPU_OP
@@ -108,5 +114,9 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
 size_t gpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
 enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error);
+
+/* gpu_sample.c */
+enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
+                               struct error *error);
 
 #endif

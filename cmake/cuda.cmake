@@ -1,7 +1,9 @@
-# The kernels of src/kernels for NVIDIA GPUs, where nvcc is found: a fat binary a file, with machine code for
-# Ampere, Hopper and Blackwell and PTX for the rest, as an array in the program. The GPU's driver is opened
-# at run time. Without nvcc, or with -D CSGL_CUDA=OFF, csgl has no CUDA.
+# The kernels of src/kernels, and those of src/kernels/cuda for NVIDIA GPUs alone, where nvcc is found: a fat
+# binary a file, with machine code for Ampere, Hopper and Blackwell and PTX of the first for the rest, as an
+# array in the program. The GPU's driver is opened at run time. Without nvcc, or with -D CSGL_CUDA=OFF, csgl
+# has no CUDA.
 option(CSGL_CUDA "kernels for NVIDIA GPUs, if nvcc is found" ON)
+set(CSGL_CUDA_ARCHS 80 90 120 CACHE STRING "compute capabilities (times 10) with machine code, the lowest first")
 if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING)
   find_program(NVCC nvcc PATHS /usr/local/cuda/bin)
 endif()
@@ -11,8 +13,13 @@ if(NOT NVCC)
 endif()
 set_source_files_properties(src/device/gpu/cuda_none.c PROPERTIES HEADER_FILE_ONLY ON)
 
-file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/kernels/*.metal)
-file(GLOB cuda_kernel_headers CONFIGURE_DEPENDS src/kernels/*.h)
+file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/kernels/*.metal src/kernels/cuda/*.cu)
+file(GLOB cuda_kernel_headers CONFIGURE_DEPENDS src/kernels/*.h src/kernels/cuda/*.h)
+list(GET CSGL_CUDA_ARCHS 0 lowest)
+set(architectures -gencode arch=compute_${lowest},code=compute_${lowest})
+foreach(arch ${CSGL_CUDA_ARCHS})
+  list(APPEND architectures -gencode arch=compute_${arch},code=sm_${arch})
+endforeach()
 set(cuda_arrays)
 set(declarations "")
 set(names "")
@@ -21,8 +28,7 @@ foreach(source ${cuda_kernel_sources})
   set(binary ${CMAKE_CURRENT_BINARY_DIR}/cuda/${name}.fatbin)
   add_custom_command(OUTPUT ${binary}.c
     COMMAND ${NVCC} -x cu -std=c++17 -O3 -fatbin -I${CMAKE_CURRENT_SOURCE_DIR}/src/kernels
-      -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90
-      -gencode arch=compute_120,code=sm_120 -o ${binary} ${source}
+      ${architectures} -o ${binary} ${source}
     COMMAND ${CMAKE_COMMAND} -D INPUT=${binary} -D OUTPUT=${binary}.c -D NAME=cuda_${name}
       -D HEADER=device/gpu/cuda_kernels.h -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed.cmake
     DEPENDS ${source} ${cuda_kernel_headers} cmake/embed.cmake VERBATIM)

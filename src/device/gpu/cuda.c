@@ -18,7 +18,11 @@ enum {
     CUDA_OK = 0,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_MAX_THREADS = 1, /* CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
+    CUDA_N_PROCESSORS = 16,
     CUDA_CAPABILITY_MAJOR = 75,
+    CUDA_MAX_SHARED = 97, /* CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    CUDA_KERNEL_SHARED = 1, /* CU_FUNC_ATTRIBUTE_: what it names itself, what it may be given */
+    CUDA_KERNEL_MAX_SHARED = 8,
     CUDA_STREAM_NON_BLOCKING = 1,
     MIN_CAPABILITY = 8 /* what the kernels are written for: sm_80 */
 };
@@ -42,6 +46,8 @@ enum {
     X(cuModuleLoadData, (cuda_handle *, const void *))                                             \
     X(cuModuleUnload, (cuda_handle))                                                               \
     X(cuModuleGetFunction, (cuda_handle *, cuda_handle, const char *))                             \
+    X(cuFuncGetAttribute, (int *, int, cuda_handle))                                               \
+    X(cuFuncSetAttribute, (cuda_handle, int, int))                                                 \
     X(cuStreamCreate, (cuda_handle *, unsigned))                                                   \
     X(cuStreamDestroy_v2, (cuda_handle))                                                           \
     X(cuStreamSynchronize, (cuda_handle))                                                          \
@@ -176,14 +182,18 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
 static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    int max_threads = 0;
+    int max_threads = 0, n_processors = 0, max_shared = 0;
     *out = (struct gpu_info){0};
     gpu->cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes);
     gpu->cuda.cuDeviceGetAttribute(&max_threads, CUDA_MAX_THREADS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&n_processors, CUDA_N_PROCESSORS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&max_shared, CUDA_MAX_SHARED, gpu->device);
     if (gpu->cuda.cuDeviceGetName(out->name, sizeof out->name, gpu->device) != CUDA_OK)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
+    out->n_processors = (uint32_t)n_processors;
+    out->max_shared_bytes = (uint32_t)max_shared;
 }
 
 static void cuda_free(struct gpu *gpu, struct gpu_memory *memory)
@@ -264,6 +274,10 @@ static enum status cuda_kernel(struct gpu *gpu, const char *name, const struct g
             function = NULL;
     if (!function)
         return error_set(error, ERROR_UNSUPPORTED, "the program has no kernel %s", name);
+    int own = 0, most = 0;
+    TRY(cuFuncGetAttribute, &own, CUDA_KERNEL_SHARED, function);
+    TRY(cuDeviceGetAttribute, &most, CUDA_MAX_SHARED, gpu->device);
+    TRY(cuFuncSetAttribute, function, CUDA_KERNEL_MAX_SHARED, most - own);
     struct gpu_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel)
         return error_memory(error, sizeof *kernel);
@@ -291,8 +305,8 @@ static void cuda_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
     /* cuLaunchKernel copies the arguments and does not write to them. */
     memcpy(&parameters[n_buffers], &args, sizeof args);
     gpu->fault = gpu->cuda.cuLaunchKernel(kernel->function, grid->groups[0], grid->groups[1],
-                                          grid->groups[2], grid->n_threads, 1, 1, 0, gpu->stream,
-                                          parameters, NULL);
+                                          grid->groups[2], grid->n_threads, 1, 1,
+                                          grid->shared_bytes, gpu->stream, parameters, NULL);
     gpu->fault_call = "cuLaunchKernel";
 }
 

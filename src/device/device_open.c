@@ -72,7 +72,7 @@ enum status device_open(struct device **out, const char *name, const struct cpu_
     if (cpu->activations == ACTIVATIONS_INT8)
         return error_set(error, ERROR_UNSUPPORTED,
                          "--device %s computes with float activations; int8 is the CPU's", name);
-    return gpu_device_open(out, driver, index, error);
+    return gpu_device_open(out, driver, index, cpu->activations == ACTIVATIONS_FLOAT, error);
 }
 
 bool device_is_cpu(const struct device *device)

@@ -43,8 +43,9 @@ static enum status open_auto(struct device **out, const struct cpu_options *cpu,
         log_info("--device auto: the CPU, which alone computes with int8 activations");
         return cpu_device_open(out, cpu, error);
     }
+    bool is_exact = cpu->activations == ACTIVATIONS_FLOAT;
     for (size_t i = 0; i < sizeof auto_drivers / sizeof auto_drivers[0]; i++) {
-        if (gpu_device_open(out, auto_drivers[i], 0, &reason) == OK) {
+        if (gpu_device_open(out, auto_drivers[i], 0, is_exact, &reason) == OK) {
             log_info("--device auto: %s %s", auto_drivers[i], (*out)->name);
             return OK;
         }

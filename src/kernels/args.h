@@ -97,6 +97,20 @@ struct kd_linear {
     uint32_t x_stride, out_stride;
 };
 
+/* Of kernels whose threadgroups make a few outputs of a few rows. */
+enum {
+    KD_FEW_OUTPUTS = 4,
+    KD_FEW_COLS = 16, /* that a lane reads at once */
+    KD_FEW_SIMDS = 4, /* at most */
+    KD_FEW_ROWS = 8   /* likewise */
+};
+
+struct kd_linear_few {
+    struct kd_weight weight; /* codes of 4 or 8 bits in groups of 16 n columns, or 16-bit floats */
+    uint32_t x_stride, out_stride;
+    uint32_t n_rows, n_simds; /* n_simds: those of a threadgroup */
+};
+
 struct kd_moe_inner {
     struct kd_weight gate, up;
     uint32_t top_k; /* experts a row */

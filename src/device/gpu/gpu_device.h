@@ -18,6 +18,15 @@
     X(gather)                                                                                      \
     X(moe_route)                                                                                   \
     X(linear)                                                                                      \
+    X(linear_few_q4_1)                                                                             \
+    X(linear_few_q4_4)                                                                             \
+    X(linear_few_q4_8)                                                                             \
+    X(linear_few_q8_1)                                                                             \
+    X(linear_few_q8_4)                                                                             \
+    X(linear_few_q8_8)                                                                             \
+    X(linear_few_f16_1)                                                                            \
+    X(linear_few_f16_4)                                                                            \
+    X(linear_few_f16_8)                                                                            \
     X(moe_inner)                                                                                   \
     X(moe_outer)                                                                                   \
     X(kv_store)                                                                                    \

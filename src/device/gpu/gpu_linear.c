@@ -81,13 +81,7 @@ void gpu_linear(struct device *device, const struct linear_args *args)
     for (int i = 0; i < linear->n_parts; i++) {
         const struct gpu_weight *part = &linear->parts[i];
         struct tensor out = tensor_cols(args->out, first, (int32_t)part->shape.rows);
-        struct gpu_range buffers[] = {{part->memory, 0}, gpu_tensor(&args->x), gpu_tensor(&out)};
-        struct kd_linear p = {.weight = part->shape,
-                              .x_stride = (uint32_t)args->x.stride,
-                              .out_stride = (uint32_t)args->out.stride};
-        gpu_run(gpu_device_of(device), GPU_KERNEL_linear, buffers, 3, &p, sizeof p,
-                (struct gpu_groups){args->x.rows, ceil_div(part->shape.rows, KD_DOTS), 1},
-                KD_DOT_THREADS);
+        gpu_product(gpu_device_of(device), part, &args->x, &out);
         first += (int32_t)part->shape.rows;
     }
     gpu_beside_end(gpu_device_of(device));

@@ -154,6 +154,22 @@ struct kd_attention {
     float scale;
 };
 
+/* Attention whose rows are split over several threadgroups (attention_split.metal). */
+enum {
+    KD_SPLIT_THREADS = 128, /* of a threadgroup */
+    KD_SPLIT_SIMDS = KD_SPLIT_THREADS / KD_SIMD_WIDTH,
+    KD_SPLIT_HEADS = 4, /* that share its K and V, at most */
+    KD_MIN_SPLIT = 64   /* places, of which a threadgroup takes no fewer */
+};
+
+struct kd_attention_split {
+    struct kd_attention attention;
+    uint32_t page_shift; /* page_size is 2^page_shift */
+    uint32_t n_splits;   /* threadgroups that share a row's places */
+    uint32_t n_chunks;   /* threadgroups that share the query heads of a KV head */
+    uint32_t unused;
+};
+
 /* A slot holds the state [n_v_heads][k_dim][v_dim] of `dtype`, then the rows before the convolution
  * [conv_rows][channels] in f32. */
 enum {

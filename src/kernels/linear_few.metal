@@ -27,14 +27,6 @@ template <uint BITS> KD_INLINE few_packed few_read(device const uchar *from)
     return q;
 }
 
-// Two values of a word of f16 or bf16.
-KD_INLINE void few_halves(uint word, bool is_f16, thread float *to)
-{
-    to[0] = is_f16 ? (float)as_type<half>((ushort)word) : as_type<float>(word << 16);
-    to[1] =
-        is_f16 ? (float)as_type<half>((ushort)(word >> 16)) : as_type<float>(word & 0xFFFF0000u);
-}
-
 // Columns 4 PART to 4 PART + 3.
 template <uint BITS, uint PART>
 KD_INLINE void few_values(few_packed q, bool is_f16, float scale, float bias, thread float *to)
@@ -52,8 +44,8 @@ KD_INLINE void few_values(few_packed q, bool is_f16, float scale, float bias, th
         KD_UNROLL for (uint i = 0; i < 4; i++) to[i] =
             fma(scale, (float)(codes >> 8 * i & 255u), bias);
     } else {
-        few_halves(PART % 2 ? words.z : words.x, is_f16, to);
-        few_halves(PART % 2 ? words.w : words.y, is_f16, to + 2);
+        kd_two_halves(PART % 2 ? words.z : words.x, is_f16, to);
+        kd_two_halves(PART % 2 ? words.w : words.y, is_f16, to + 2);
     }
 }
 

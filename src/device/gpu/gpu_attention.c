@@ -1,5 +1,5 @@
 /* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages). */
-#include "device/gpu/gpu_device.h"
+#include "device/gpu/gpu_split.h"
 
 #include "base/size.h"
 #include "device/kv_layout.h"
@@ -22,10 +22,10 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error)
 {
-    (void)device;
     (void)max_rows;
     (void)max_sequences;
-    return kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
+    enum status status = kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
+    return status == OK ? gpu_split_reserve(gpu_device_of(device), error) : status;
 }
 
 static struct kd_pages shape_of(const struct kv_layout *layout)
@@ -83,6 +83,8 @@ void gpu_paged_attention(struct device *device, const struct paged_attention_arg
                              .has_sinks = args->sinks.buffer != NULL,
                              .window = (uint32_t)args->window,
                              .scale = args->scale};
+    if (gpu_split_attention(gpu_device_of(device), args, buffers, &p))
+        return;
     gpu_run(gpu_device_of(device), GPU_KERNEL_paged_attention, buffers, 7, &p, sizeof p,
             (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
 }

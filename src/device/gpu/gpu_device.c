@@ -1,5 +1,6 @@
 /* Opening the GPU device: memory, kernels, the queue. */
 #include "device/gpu/gpu_device.h"
+#include "device/gpu/gpu_split.h"
 
 #include "base/system.h"
 
@@ -122,6 +123,7 @@ static enum status gpu_sync(struct device *device, struct error *error)
 static void gpu_close(struct device *device)
 {
     struct gpu_device *gpu = gpu_device_of(device);
+    gpu_split_done(gpu);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }

@@ -32,6 +32,16 @@
     X(kv_store)                                                                                    \
     X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
+    X(attention_split_64_1)                                                                        \
+    X(attention_split_64_2)                                                                        \
+    X(attention_split_64_4)                                                                        \
+    X(attention_split_128_1)                                                                       \
+    X(attention_split_128_2)                                                                       \
+    X(attention_split_128_4)                                                                       \
+    X(attention_split_256_1)                                                                       \
+    X(attention_split_256_2)                                                                       \
+    X(attention_split_256_4)                                                                       \
+    X(attention_merge)                                                                             \
     X(conv1d_update)                                                                               \
     X(conv1d_commit)                                                                               \
     X(gated_delta)                                                                                 \
@@ -51,7 +61,8 @@ struct gpu_device {
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
     bool orders_writes; /* as in struct gpu_info */
     bool is_queued;     /* something was dispatched since the last wait */
-    bool is_beside;     /* what is dispatched needs not see what was dispatched just before */
+    struct gpu_memory *split_parts, *split_levels; /* gpu_split.h; NULL: no attention yet */
+    bool is_beside; /* what is dispatched needs not see what was dispatched just before */
 };
 
 static inline struct gpu_device *gpu_device_of(struct device *device)

@@ -111,6 +111,17 @@ struct kd_linear_few {
     uint32_t n_rows, n_simds; /* n_simds: those of a threadgroup */
 };
 
+/* Of kernels on matrix units, which take the same arguments: outputs and rows of a threadgroup, and
+ * the floats of its memory. */
+enum {
+    KD_MATRIX_GROUP = 128, /* threads */
+    KD_MATRIX_ROWS = 32,
+    KD_MATRIX_OUTPUTS = 64,
+    KD_MATRIX_COLS = 32,                   /* at once */
+    KD_MATRIX_STRIDE = KD_MATRIX_COLS + 4, /* of their rows: columns lie in different banks */
+    KD_MATRIX_TILE = (KD_MATRIX_ROWS + KD_MATRIX_OUTPUTS) * KD_MATRIX_STRIDE
+};
+
 struct kd_moe_inner {
     struct kd_weight gate, up;
     uint32_t top_k; /* experts a row */

@@ -20,6 +20,7 @@ struct gpu_info {
     char name[64];
     uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
     uint32_t max_threads;  /* of a threadgroup */
+    bool has_matrices;     /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
     bool orders_writes;    /* a write takes its place among the dispatches and waits for none */
 };
 

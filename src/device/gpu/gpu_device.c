@@ -160,10 +160,11 @@ static const struct device_table gpu_table = {
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME)};
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
+    const int n = gpu->has_matrices ? N_GPU_KERNELS : GPU_KERNEL_first_matrix;
     enum status status = OK;
-    for (int i = 0; i < N_GPU_KERNELS && status == OK; i++)
+    for (int i = 0; i < n && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
     return status;
 }
@@ -202,6 +203,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     driver->info(gpu->gpu, &info);
     snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
     gpu->orders_writes = info.orders_writes;
+    gpu->has_matrices = info.has_matrices;
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",

@@ -48,8 +48,17 @@
     X(gated_delta_commit)                                                                          \
     X(state_copy)
 
+/* Those that are there where the driver has_matrices. */
+#define GPU_MATRIX_KERNELS(X)                                                                      \
+    X(linear_matrix_q4)                                                                            \
+    X(linear_matrix_q8)                                                                            \
+    X(linear_matrix_f16)
+
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
-enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
+enum gpu_kernel_name {
+    GPU_KERNELS(GPU_KERNEL_ENUM) GPU_MATRIX_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS,
+    GPU_KERNEL_first_matrix = GPU_KERNEL_linear_matrix_q4
+};
 #undef GPU_KERNEL_ENUM
 
 struct gpu_device {
@@ -60,6 +69,7 @@ struct gpu_device {
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
     bool orders_writes; /* as in struct gpu_info */
+    bool has_matrices;  /* likewise */
     bool is_queued;     /* something was dispatched since the last wait */
     struct gpu_memory *split_parts, *split_levels; /* gpu_split.h; NULL: no attention yet */
     bool is_beside; /* what is dispatched needs not see what was dispatched just before */

@@ -4,28 +4,37 @@
 
 #include "base/size.h"
 
-enum { N_WIDTHS = 3 };
+enum {
+    N_WIDTHS = 3,
+    MIN_MATRIX_ROWS = KD_MATRIX_ROWS / 2 + 1 /* fewer fill half a threadgroup of linear_matrix */
+};
 static const int32_t widths[N_WIDTHS] = {1, 4, KD_FEW_ROWS}; /* rows that a threadgroup makes */
 
-/* The kernels that read a weight, by width; NULL: linear_few reads none like it. */
-static const enum gpu_kernel_name *few_kernels(const struct kd_weight *w)
+/* The kernels that read a weight. */
+struct kernels {
+    enum gpu_kernel_name few[N_WIDTHS], matrix;
+};
+
+/* NULL: only the kernel linear reads one like it. */
+static const struct kernels *kernels_for(const struct kd_weight *w)
 {
-#define WIDTHS(form)                                                                               \
+#define FORM(form)                                                                                 \
     {                                                                                              \
-        GPU_KERNEL_linear_few_##form##_1, GPU_KERNEL_linear_few_##form##_4,                        \
-            GPU_KERNEL_linear_few_##form##_8                                                       \
+        {GPU_KERNEL_linear_few_##form##_1, GPU_KERNEL_linear_few_##form##_4,                       \
+         GPU_KERNEL_linear_few_##form##_8},                                                        \
+            GPU_KERNEL_linear_matrix_##form                                                        \
     }
-    static const enum gpu_kernel_name q4[] = WIDTHS(q4), q8[] = WIDTHS(q8), f16[] = WIDTHS(f16);
-#undef WIDTHS
+    static const struct kernels q4 = FORM(q4), q8 = FORM(q8), f16 = FORM(f16);
+#undef FORM
     bool is_codes = w->form == KD_FORM_CODES && w->group % KD_FEW_COLS == 0;
     if (w->order || w->cols % KD_FEW_COLS)
         return NULL;
     if (w->form == KD_FORM_FLOAT && w->dtype != KD_F32)
-        return f16;
-    return is_codes && w->bits == 4 ? q4 : is_codes && w->bits == 8 ? q8 : NULL;
+        return &f16;
+    return is_codes && w->bits == 4 ? &q4 : is_codes && w->bits == 8 ? &q8 : NULL;
 }
 
-/* It reads four inputs at once. */
+/* They read four inputs at once. */
 static bool is_aligned(const struct tensor *x)
 {
     return x->stride % 4 == 0 && x->offset % 16 == 0;
@@ -46,31 +55,48 @@ static uint32_t n_simds(const struct kd_weight *w)
     return n < KD_FEW_SIMDS ? (uint32_t)n : KD_FEW_SIMDS;
 }
 
-static void run_few(struct gpu_device *gpu, const enum gpu_kernel_name *kernels,
-                    const struct gpu_range *buffers, const struct kd_linear *shape, int32_t n_rows)
+static void run_few(struct gpu_device *gpu, const struct kernels *kernels,
+                    const struct gpu_range *buffers, const struct kd_linear_few *p)
 {
-    int width = width_for(n_rows);
-    struct kd_linear_few p = {.weight = shape->weight,
-                              .x_stride = shape->x_stride,
-                              .out_stride = shape->out_stride,
-                              .n_rows = (uint32_t)n_rows,
-                              .n_simds = n_simds(&shape->weight)};
-    gpu_run(gpu, kernels[width], buffers, 3, &p, sizeof p,
-            (struct gpu_groups){ceil_div(n_rows, widths[width]),
-                                ceil_div(shape->weight.rows, KD_FEW_OUTPUTS), 1},
-            p.n_simds * KD_SIMD_WIDTH);
+    int width = width_for((int32_t)p->n_rows);
+    gpu_run(gpu, kernels->few[width], buffers, 3, p, sizeof *p,
+            (struct gpu_groups){ceil_div(p->n_rows, widths[width]),
+                                ceil_div(p->weight.rows, KD_FEW_OUTPUTS), 1},
+            p->n_simds * KD_SIMD_WIDTH);
+}
+
+static void run_matrix(struct gpu_device *gpu, const struct kernels *kernels,
+                       const struct gpu_range *buffers, const struct kd_linear_few *p)
+{
+    gpu_run(gpu, kernels->matrix, buffers, 3, p, sizeof *p,
+            (struct gpu_groups){ceil_div(p->n_rows, KD_MATRIX_ROWS),
+                                ceil_div(p->weight.rows, KD_MATRIX_OUTPUTS), 1},
+            KD_MATRIX_GROUP);
+}
+
+static void run_any(struct gpu_device *gpu, const struct gpu_range *buffers,
+                    const struct kd_linear_few *p)
+{
+    struct kd_linear any = {p->weight, p->x_stride, p->out_stride};
+    gpu_run(gpu, GPU_KERNEL_linear, buffers, 3, &any, sizeof any,
+            (struct gpu_groups){p->n_rows, ceil_div(p->weight.rows, KD_DOTS), 1}, KD_DOT_THREADS);
 }
 
 void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, const struct tensor *x,
                  const struct tensor *out)
 {
-    const enum gpu_kernel_name *few = is_aligned(x) ? few_kernels(&w->shape) : NULL;
+    const struct kernels *kernels = is_aligned(x) ? kernels_for(&w->shape) : NULL;
+    bool fills_matrices = x->rows >= MIN_MATRIX_ROWS && w->shape.cols % KD_MATRIX_COLS == 0;
     struct gpu_range buffers[] = {{w->memory, 0}, gpu_tensor(x), gpu_tensor(out)};
-    struct kd_linear p = {
-        .weight = w->shape, .x_stride = (uint32_t)x->stride, .out_stride = (uint32_t)out->stride};
-    if (few)
-        run_few(gpu, few, buffers, &p, x->rows);
+    struct kd_linear_few p = {.weight = w->shape,
+                              .x_stride = (uint32_t)x->stride,
+                              .out_stride = (uint32_t)out->stride,
+                              .n_rows = (uint32_t)x->rows,
+                              .n_simds = n_simds(&w->shape)};
+    if (!kernels)
+        run_any(gpu, buffers, &p);
+    else if (gpu->has_matrices && fills_matrices)
+        run_matrix(gpu, kernels, buffers, &p);
     else
-        gpu_run(gpu, GPU_KERNEL_linear, buffers, 3, &p, sizeof p,
-                (struct gpu_groups){x->rows, ceil_div(w->shape.rows, KD_DOTS), 1}, KD_DOT_THREADS);
+        run_few(gpu, kernels, buffers, &p);
 }

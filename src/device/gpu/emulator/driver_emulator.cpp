@@ -42,6 +42,7 @@ static void emulator_info(const struct gpu *, struct gpu_info *out)
     *out = gpu_info();
     snprintf(out->name, sizeof out->name, "emulator");
     out->max_threads = emulator::MAX_THREADS;
+    out->has_matrices = true;
 }
 
 static enum status emulator_alloc(struct gpu *, size_t bytes, struct gpu_memory **out,

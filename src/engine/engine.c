@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include "base/system.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +21,7 @@ struct engine {
     float *host_logits; /* of the last step; of our own where the CPU does not reach `logits` */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
+    struct engine_times times;
 };
 
 static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
@@ -117,6 +120,14 @@ static enum status make_workspace(struct engine *e, struct error *error)
     return status;
 }
 
+/* Seconds since `begin`, which becomes now. */
+static double take_time(double *begin)
+{
+    double now = system_seconds(), taken = now - *begin;
+    *begin = now;
+    return taken;
+}
+
 enum status engine_open(struct engine **out, const struct checkpoint *checkpoint,
                         struct device *device, struct comm *comm,
                         const struct memory_request *request, load_progress progress,
@@ -131,14 +142,18 @@ enum status engine_open(struct engine **out, const struct checkpoint *checkpoint
     e->request = *request;
     e->forward.device = device;
     e->forward.comm = comm;
+    double begin = system_seconds();
     enum status status = make_plan(e, checkpoint, error);
+    e->times.plan = take_time(&begin);
     if (status == OK)
         status = make_cache(e, error);
     if (status == OK)
         status = make_workspace(e, error);
+    e->times.memory = take_time(&begin);
     if (status == OK)
         status = model_load(e->model, checkpoint, device, comm, request->max_step_tokens, progress,
                             progress_context, error);
+    e->times.weights = take_time(&begin);
     if (status != OK) {
         engine_free(e);
         return status;
@@ -163,6 +178,11 @@ void engine_free(struct engine *e)
     e->device->table->buffer_free(e->device, &e->inputs);
     free(e->packed_inputs);
     free(e);
+}
+
+struct engine_times engine_times(const struct engine *e)
+{
+    return e->times;
 }
 
 const struct model *engine_model(const struct engine *e)
@@ -287,13 +307,14 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b, copies);
     e->model->family->forward(e->model, &e->forward);
-    status = table->sync(e->device, error);
-    if (status == OK && e->profile)
-        status = profile_collect(e->profile, error);
-    if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
+    if (b->n_want > 0 && e->host_logits != e->logits.host) /* which waits, too */
         status = table->buffer_read(
             e->device, &e->logits, 0, e->host_logits,
             (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
+    else
+        status = table->sync(e->device, error);
+    if (status == OK && e->profile)
+        status = profile_collect(e->profile, error);
     return status;
 }
 

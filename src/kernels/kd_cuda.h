@@ -10,9 +10,25 @@ typedef unsigned long ulong;
 typedef unsigned int uint32_t;
 typedef int int32_t;
 typedef unsigned long uint64_t;
+#define __builtin_memcpy memcpy // which NVRTC does know
 #endif
 typedef unsigned char uchar;
-#include <cuda_fp16.h>
+
+// What the dialect does with half values; cuda_fp16.h is not among NVRTC's own headers.
+struct half {
+    ushort bits;
+    half() = default;
+    __device__ __forceinline__ explicit half(float value)
+    {
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    }
+    __device__ __forceinline__ operator float() const
+    {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+};
 
 #define KD_VEC __device__ __forceinline__
 #include "kd_vec.h"

@@ -3,6 +3,9 @@
  * written runs in order; a fault is sticky, as CUDA's are. */
 #include "device/gpu/cuda_api.h"
 
+#include "base/log.h"
+#include "base/system.h"
+
 #include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -62,7 +65,7 @@ static enum status open_device(struct gpu *gpu, struct error *error)
     CUDA_TRY(cuCtxSetCurrent, gpu->context);
     CUDA_TRY(cuStreamCreate, &gpu->stream, CUDA_STREAM_NON_BLOCKING);
     CUDA_TRY(cuMemAllocHost_v2, (void **)&gpu->staging, STAGING_BYTES);
-    return cuda_load_modules(gpu, error);
+    return OK;
 }
 
 static void cuda_close(struct gpu *gpu)
@@ -96,13 +99,19 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->index = index;
+    double begin = system_seconds();
     enum status status = load_library(gpu, error);
     if (status == OK)
         status = open_device(gpu, error);
+    double opened = system_seconds();
+    if (status == OK)
+        status = cuda_load_modules(gpu, error);
     if (status != OK) {
         cuda_close(gpu);
         return status;
     }
+    log_info("CUDA GPU %d: the driver took %.2f s, the kernels %.2f s to load", index,
+             opened - begin, system_seconds() - opened);
     *out = gpu;
     return OK;
 }
@@ -118,7 +127,7 @@ static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
-    out->orders_writes = true;
+    out->orders_copies = true;
 }
 
 static void cuda_free(struct gpu *gpu, struct gpu_memory *memory)
@@ -203,6 +212,8 @@ static enum status cuda_read(struct gpu *gpu, const struct gpu_range *from, void
 {
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     cuda_flush(gpu);
+    if (status == OK && gpu->fault != CUDA_OK)
+        return cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
     for (size_t done = 0, n; status == OK && done < bytes; done += n) {
         unsigned char *staged = NULL;
         n = bytes - done < MAX_COPY ? bytes - done : MAX_COPY;

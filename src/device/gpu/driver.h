@@ -21,7 +21,7 @@ struct gpu_info {
     uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
     uint32_t max_threads;  /* of a threadgroup */
     bool has_matrices;     /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
-    bool orders_writes;    /* a write takes its place among the dispatches and waits for none */
+    bool orders_copies;    /* reads and writes take their places among the dispatches by themselves */
 };
 
 /* Memory from `offset` on, as a kernel gets it. */
@@ -60,7 +60,8 @@ struct gpu_driver {
     /* The memory's address for the CPU, or NULL where the CPU does not reach it. */
     void *(*host)(const struct gpu_memory *memory);
     /* Copies between memory and the caller's, which is the caller's again afterwards. Nothing that
-     * was dispatched is still running; a driver that orders_writes is written to at any time. */
+     * was dispatched is still running, unless the driver orders_copies; then a read waits for what
+     * was dispatched and tells its fault, and a write waits for nothing. */
     enum status (*write)(struct gpu *gpu, const struct gpu_range *to, const void *from,
                          size_t bytes, struct error *error);
     enum status (*read)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,

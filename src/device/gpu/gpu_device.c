@@ -17,6 +17,17 @@ static enum status wait(struct gpu_device *gpu, struct error *error)
     return gpu->driver->wait(gpu->gpu, error);
 }
 
+/* Before a copy. */
+static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
+{
+    if (!gpu->orders_copies)
+        return wait(gpu, error);
+    if (gpu->is_queued)
+        gpu->driver->commit(gpu->gpu);
+    gpu->is_queued = false;
+    return OK;
+}
+
 static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
                                     struct error *error)
 {
@@ -41,7 +52,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = gpu->orders_writes ? OK : wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -52,7 +63,7 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
                                    void *to, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
@@ -202,7 +213,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     struct gpu_info info;
     driver->info(gpu->gpu, &info);
     snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
-    gpu->orders_writes = info.orders_writes;
+    gpu->orders_copies = info.orders_copies;
     gpu->has_matrices = info.has_matrices;
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (info.max_threads < KD_ROW_THREADS)

@@ -68,7 +68,7 @@ struct gpu_device {
     struct gpu *gpu;
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
-    bool orders_writes; /* as in struct gpu_info */
+    bool orders_copies; /* as in struct gpu_info */
     bool has_matrices;  /* likewise */
     bool is_queued;     /* something was dispatched since the last wait */
     struct gpu_memory *split_parts, *split_levels; /* gpu_split.h; NULL: no attention yet */

@@ -122,6 +122,31 @@ struct kd_inputs {
     uint32_t sums_stride;
 };
 
+/* Of kernels whose threadgroups make a few outputs of a few rows. */
+enum {
+    KD_FEW_OUTPUTS = 4,
+    KD_FEW_COLS = 16, /* that a lane reads at once */
+    KD_FEW_SIMDS = 4, /* at most */
+    KD_FEW_ROWS = 8   /* likewise */
+};
+
+struct kd_linear_few {
+    struct kd_weight weight; /* codes of 4 or 8 bits in groups of 16 n columns, or 16-bit floats */
+    uint32_t x_stride, out_stride;
+    uint32_t n_rows, n_simds; /* n_simds: those of a threadgroup */
+};
+
+/* Of kernels on matrix units, which take the same arguments: outputs and rows of a threadgroup, and
+ * the floats of its memory. */
+enum {
+    KD_MATRIX_GROUP = 128, /* threads */
+    KD_MATRIX_ROWS = 32,
+    KD_MATRIX_OUTPUTS = 64,
+    KD_MATRIX_COLS = 32,                   /* at once */
+    KD_MATRIX_STRIDE = KD_MATRIX_COLS + 4, /* of their rows: columns lie in different banks */
+    KD_MATRIX_TILE = (KD_MATRIX_ROWS + KD_MATRIX_OUTPUTS) * KD_MATRIX_STRIDE
+};
+
 struct kd_moe_inner {
     struct kd_weight gate, up;
     uint32_t top_k; /* experts a row */
@@ -180,6 +205,22 @@ struct kd_native_attention {
     struct kd_attention attention;
     uint32_t max_columns, n_splits;
     uint32_t column_groups; /* threadgroups that share the columns of a sequence and KV head */
+    uint32_t unused;
+};
+
+/* Attention whose rows are split over several threadgroups (attention_split.metal). */
+enum {
+    KD_SPLIT_THREADS = 128, /* of a threadgroup */
+    KD_SPLIT_SIMDS = KD_SPLIT_THREADS / KD_SIMD_WIDTH,
+    KD_SPLIT_HEADS = 4, /* that share its K and V, at most */
+    KD_MIN_SPLIT = 64   /* places, of which a threadgroup takes no fewer */
+};
+
+struct kd_attention_split {
+    struct kd_attention attention;
+    uint32_t page_shift; /* page_size is 2^page_shift */
+    uint32_t n_splits;   /* threadgroups that share a row's places */
+    uint32_t n_chunks;   /* threadgroups that share the query heads of a KV head */
     uint32_t unused;
 };
 

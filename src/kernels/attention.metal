@@ -2,12 +2,7 @@
 #include "kd.h"
 
 #include "load.h"
-
-// Where the head's row of a slot begins in a page's K (which 0) or V (1), in elements.
-KD_INLINE ulong row_of(constant kd_pages &p, ulong page, uint place, uint head, uint which)
-{
-    return (((page * 2u + which) * p.n_heads + head) * p.page_size + place) * p.head_dim;
-}
+#include "pages.h"
 
 // Row t of k and v into slot slots[t] = page * page_size + place. A threadgroup a row (x) and KV
 // head (y).
@@ -17,8 +12,8 @@ KERNEL(kv_store, CBUF(float, k, 0), CBUF(float, v, 1), CBUF(int, slots, 2), BUF(
     const uint slot = (uint)slots[(ulong)TGID.x * p.slots_stride];
     const ulong page = slot / p.pages.page_size;
     const uint place = slot % p.pages.page_size;
-    const ulong k_row = row_of(p.pages, page, place, TGID.y, 0);
-    const ulong v_row = row_of(p.pages, page, place, TGID.y, 1);
+    const ulong k_row = kd_page_row(p.pages, page, place, TGID.y, 0);
+    const ulong v_row = kd_page_row(p.pages, page, place, TGID.y, 1);
     const ulong head = (ulong)TGID.y * p.pages.head_dim;
     for (uint d = TID; d < p.pages.head_dim; d += KD_SIMD_WIDTH) {
         kd_store(pages, k_row + d, p.pages.dtype, k[(ulong)TGID.x * p.k_stride + head + d]);
@@ -39,20 +34,6 @@ KERNEL(kv_copy_page, CBUF(int, pairs, 0), BUF(ushort, pages, 1), PARM(kd_copy_pa
     }
 }
 
-// The sequence that row `row` belongs to: q_start[i] <= row < q_start[i + 1].
-KD_INLINE uint sequence_of(device const int *q_start, uint stride, uint n_sequences, uint row)
-{
-    uint low = 0, high = n_sequences - 1;
-    while (low < high) {
-        const uint middle = (low + high + 1) / 2;
-        if (q_start[middle * stride] <= (int)row)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
-
 // Online softmax over the places that the row sees. A simdgroup a row (x) and head (y); a lane has
 // every 32nd dim.
 KERNEL(paged_attention, CBUF(float, q, 0), CBUF(uchar, pages, 1), CBUF(int, q_start, 2),
@@ -61,11 +42,8 @@ KERNEL(paged_attention, CBUF(float, q, 0), CBUF(uchar, pages, 1), CBUF(int, q_st
 {
     const uint dim = p.pages.head_dim, head = TGID.y;
     const uint kv_head = head / (p.n_q_heads / p.pages.n_heads);
-    const uint sequence = sequence_of(q_start, p.q_start_stride, p.n_sequences, TGID.x);
-    const uint next = (uint)q_start[(sequence + 1) * p.q_start_stride];
-    const uint end = (uint)kv_len[sequence * p.kv_len_stride] - (next - TGID.x) + 1;
-    const uint first = p.window && end > p.window ? end - p.window : 0;
-    device const int *table = page_table + (ulong)sequence * p.table_stride;
+    const kd_seen seen = kd_places_seen(p, q_start, kv_len, TGID.x);
+    device const int *table = page_table + (ulong)seen.sequence * p.table_stride;
     device const float *from = q + (ulong)TGID.x * p.q_stride + (ulong)head * dim;
     device float *to = out + (ulong)TGID.x * p.out_stride + (ulong)head * dim;
     float query[KD_MAX_HEAD_PARTS], sum[KD_MAX_HEAD_PARTS];
@@ -76,10 +54,10 @@ KERNEL(paged_attention, CBUF(float, q, 0), CBUF(uchar, pages, 1), CBUF(int, q_st
         sum[i] = 0.0f;
     }
     float largest = p.has_sinks ? sinks[head] : -INFINITY, weight = p.has_sinks ? 1.0f : 0.0f;
-    for (uint place = first; place < end; place++) {
+    for (uint place = seen.first; place < seen.end; place++) {
         const ulong page = (ulong)table[place / p.pages.page_size];
-        const ulong k = row_of(p.pages, page, place % p.pages.page_size, kv_head, 0);
-        const ulong v = row_of(p.pages, page, place % p.pages.page_size, kv_head, 1);
+        const ulong k = kd_page_row(p.pages, page, place % p.pages.page_size, kv_head, 0);
+        const ulong v = kd_page_row(p.pages, page, place % p.pages.page_size, kv_head, 1);
         float score = 0.0f;
         KD_UNROLL for (uint i = 0; i < KD_MAX_HEAD_PARTS; i++)
         {

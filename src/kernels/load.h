@@ -13,6 +13,14 @@ KD_INLINE float kd_load(device const uchar *from, ulong i, uint dtype)
     return as_type<float>((uint)bits << 16);
 }
 
+// The two values of a word of f16 or bf16.
+KD_INLINE void kd_two_halves(uint word, bool is_f16, thread float *to)
+{
+    to[0] = is_f16 ? (float)as_type<half>((ushort)word) : as_type<float>(word << 16);
+    to[1] =
+        is_f16 ? (float)as_type<half>((ushort)(word >> 16)) : as_type<float>(word & 0xFFFF0000u);
+}
+
 // Rounds to nearest even, as base/half.h does.
 KD_INLINE void kd_store(device uchar *to, ulong i, uint dtype, float value)
 {

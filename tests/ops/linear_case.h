@@ -213,7 +213,8 @@ static inline void try_weights(const struct weight *weights, int n_parts, int32_
             c.slices[i].bias = biases[i];
         }
     }
-    c.x = random_matrix(owner, rows, cols, 3, state);
+    /* Rows that lie on 16 bytes, which some kernels need, and rows that do not. */
+    c.x = random_matrix(owner, rows, cols, rows % 2 ? 4 : 3, state);
     if (rows > 2) /* a whole row, and a group of another, of zeros */
         memset(at(c.x, 1), 0, (size_t)cols * sizeof(float));
     for (int32_t k = 0; k < 32 && k < cols; k++)

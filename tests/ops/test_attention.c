@@ -135,7 +135,9 @@ static struct bench *open_bench(struct device *device, const struct shape *shape
         ints_at(b->q_start, i + 1)[0] = b->n_rows;
         ints_at(b->kv_len, i)[0] = s->kv_len[i];
     }
-    b->q = random_matrix(device, b->n_rows, s->n_kv_heads * s->group * s->dim, 1, &state);
+    /* Mostly rows that lie on 16 bytes, which some kernels need. */
+    b->q = random_matrix(device, b->n_rows, s->n_kv_heads * s->group * s->dim, seed % 4 ? 4 : 1,
+                         &state);
     b->out = new_matrix(device, DTYPE_F32, b->n_rows, s->n_kv_heads * s->group * s->dim, 3);
     b->sinks = random_matrix(device, 1, s->n_kv_heads * s->group, 0, &state);
     for (int32_t h = 0; h < b->sinks->tensor.cols; h++)
@@ -248,6 +250,14 @@ static const struct shape small_shapes[] = {
     {1, 3, 256, 64, 0, DTYPE_F32, 1, {70}, {70}, 0},
     {2, 3, 64, 16, 0, DTYPE_F32, 2, {5, 1}, {40, 1}, 4},
     {1, 8, 64, 16, 7, DTYPE_BF16, 2, {20, 1}, {33, 50}, 200},
+    /* Places enough for several threadgroups a row. */
+    {1, 4, 128, 16, 0, DTYPE_BF16, 1, {1}, {200}, 3},
+    {2, 2, 64, 16, 100, DTYPE_F16, 2, {2, 1}, {300, 130}, 0},
+    {1, 5, 128, 32, 0, DTYPE_F32, 1, {1}, {150}, 0},
+    {1, 1, 256, 16, 0, DTYPE_BF16, 1, {2}, {190}, 2},
+    {1, 1, 128, 16, 40, DTYPE_F16, 2, {1, 1}, {70, 230}, 0},
+    {1, 2, 128, 16, 0, DTYPE_F32, 1, {3}, {66}, 0},
+    {1, 2, 256, 64, 0, DTYPE_F16, 1, {1}, {129}, 0},
 };
 
 /* On the twin and on a GPU, whose pages lie otherwise. */

@@ -1,6 +1,6 @@
 /* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages): native
- * kernels for 16-bit KV and common head sizes where the driver has them, else the shared one. */
-#include "device/gpu/gpu_device.h"
+ * kernels for 16-bit KV and common head sizes where the driver has them, else the shared ones. */
+#include "device/gpu/gpu_split.h"
 
 #include "base/size.h"
 #include "device/kv_layout.h"
@@ -65,7 +65,7 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
     enum status status = kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
     if (status == OK && gpu->has_native)
         status = reserve_splits(gpu, max_sequences, n_q_heads, error);
-    return status;
+    return status == OK ? gpu_split_reserve(gpu, error) : status;
 }
 
 static struct kd_pages shape_of(const struct kv_layout *layout)
@@ -190,7 +190,7 @@ void gpu_paged_attention(struct device *device, const struct paged_attention_arg
                              .scale = args->scale};
     if (native)
         run_native(gpu, native, buffers, &p, args);
-    else
+    else if (!gpu_split_attention(gpu, args, buffers, &p))
         gpu_run(gpu, GPU_KERNEL_paged_attention, buffers, 7, &p, sizeof p,
                 (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
 }

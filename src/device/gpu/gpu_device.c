@@ -1,5 +1,6 @@
 /* Opening the GPU device: memory, kernels, the queue. */
 #include "device/gpu/gpu_device.h"
+#include "device/gpu/gpu_split.h"
 
 #include "base/system.h"
 
@@ -146,6 +147,7 @@ static void gpu_close(struct device *device)
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i])
             gpu->driver->free(gpu->gpu, own[i]);
+    gpu_split_done(gpu);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }
@@ -183,14 +185,15 @@ static const struct device_table gpu_table = {
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME)
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)
                                             GPU_NATIVE_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
+    const int n = gpu->info.has_matrices ? FIRST_NATIVE_GPU_KERNEL : N_GPU_SHARED_KERNELS;
     enum status status = OK;
-    for (int i = 0; i < N_GPU_SHARED_KERNELS && status == OK; i++)
+    for (int i = 0; i < n && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
     gpu->has_native = status == OK;
-    for (int i = N_GPU_SHARED_KERNELS; i < N_GPU_KERNELS && gpu->has_native; i++)
+    for (int i = FIRST_NATIVE_GPU_KERNEL; i < N_GPU_KERNELS && gpu->has_native; i++)
         gpu->has_native =
             gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
     return status;

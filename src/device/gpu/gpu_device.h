@@ -18,11 +18,30 @@
     X(gather)                                                                                      \
     X(moe_route)                                                                                   \
     X(linear)                                                                                      \
+    X(linear_few_q4_1)                                                                             \
+    X(linear_few_q4_4)                                                                             \
+    X(linear_few_q4_8)                                                                             \
+    X(linear_few_q8_1)                                                                             \
+    X(linear_few_q8_4)                                                                             \
+    X(linear_few_q8_8)                                                                             \
+    X(linear_few_f16_1)                                                                            \
+    X(linear_few_f16_4)                                                                            \
+    X(linear_few_f16_8)                                                                            \
     X(moe_inner)                                                                                   \
     X(moe_outer)                                                                                   \
     X(kv_store)                                                                                    \
     X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
+    X(attention_split_64_1)                                                                        \
+    X(attention_split_64_2)                                                                        \
+    X(attention_split_64_4)                                                                        \
+    X(attention_split_128_1)                                                                       \
+    X(attention_split_128_2)                                                                       \
+    X(attention_split_128_4)                                                                       \
+    X(attention_split_256_1)                                                                       \
+    X(attention_split_256_2)                                                                       \
+    X(attention_split_256_4)                                                                       \
+    X(attention_merge)                                                                             \
     X(conv1d_update)                                                                               \
     X(conv1d_commit)                                                                               \
     X(gated_delta)                                                                                 \
@@ -67,10 +86,18 @@
     X(paged_attention_many_256_f16)                                                                \
     X(paged_attention_many_256_bf16)
 
+/* Those that are there where the driver has_matrices. */
+#define GPU_MATRIX_KERNELS(X)                                                                      \
+    X(linear_matrix_q4)                                                                            \
+    X(linear_matrix_q8)                                                                            \
+    X(linear_matrix_f16)
+
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
 enum gpu_kernel_name {
     GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_SHARED_KERNELS,
     GPU_KERNEL_LAST_SHARED = N_GPU_SHARED_KERNELS - 1,
+    GPU_MATRIX_KERNELS(GPU_KERNEL_ENUM) FIRST_NATIVE_GPU_KERNEL,
+    GPU_KERNEL_LAST_MATRIX = FIRST_NATIVE_GPU_KERNEL - 1,
     GPU_NATIVE_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS
 };
 #undef GPU_KERNEL_ENUM
@@ -101,6 +128,7 @@ struct gpu_device {
     struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
     size_t sampling_bytes;
     bool is_queued; /* something was dispatched since the last wait */
+    struct gpu_memory *split_parts, *split_levels; /* gpu_split.h; NULL: no attention yet */
     bool is_beside; /* what is dispatched needs not see what was dispatched just before */
 };
 

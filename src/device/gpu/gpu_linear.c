@@ -284,17 +284,6 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
                    c.n_threads, c.shared_bytes);
 }
 
-static void run_shared(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
-                       const struct tensor *out)
-{
-    struct gpu_range buffers[] = {{unit->weight.memory, 0}, gpu_tensor(x), gpu_tensor(out)};
-    struct kd_linear p = {.weight = unit->weight.shape,
-                          .x_stride = (uint32_t)x->stride,
-                          .out_stride = (uint32_t)out->stride};
-    gpu_run(gpu, GPU_KERNEL_linear, buffers, 3, &p, sizeof p,
-            (struct gpu_groups){x->rows, ceil_div(unit->rows, KD_DOTS), 1}, KD_DOT_THREADS);
-}
-
 void gpu_linear(struct device *device, const struct linear_args *args)
 {
     struct gpu_device *gpu = gpu_device_of(device);
@@ -311,7 +300,7 @@ void gpu_linear(struct device *device, const struct linear_args *args)
         struct tensor out = tensor_cols(args->out, first, unit->rows);
         first += unit->rows;
         if (!unit->has_tiles) {
-            run_shared(gpu, unit, &args->x, &out);
+            gpu_product(gpu, &unit->weight, &args->x, &out);
             continue;
         }
         struct kd_inputs p = inputs_of(gpu, unit, &args->x);

@@ -21,4 +21,9 @@ enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
                             int32_t n_matrices, struct error *error);
 void gpu_weight_done(struct gpu_device *gpu, struct gpu_weight *w);
 
+/* gpu_product.c: queues out[t, n] = x[t, :] . w[n, :] + bias[n] by the shared kernel that suits the
+ * weight and the number of rows. */
+void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, const struct tensor *x,
+                 const struct tensor *out);
+
 #endif

@@ -614,6 +614,8 @@ static void metal_info(const struct gpu *gpu, struct gpu_info *out)
         if (machine && machine < out->memory_bytes)
             out->memory_bytes = machine;
         out->max_threads = (uint32_t)gpu->device.maxThreadsPerThreadgroup.width;
+        /* M1 and later; not the GPU of a virtual machine. */
+        out->has_matrices = [gpu->device supportsFamily:MTLGPUFamilyApple7];
     }
 }
 

@@ -21,6 +21,7 @@ typedef NS_ENUM(NSUInteger, MTLDispatchType) { MTLDispatchTypeSerial, MTLDispatc
 typedef NS_ENUM(NSUInteger, MTLBarrierScope) { MTLBarrierScopeBuffers = 1 };
 typedef NS_ENUM(NSUInteger, MTLPipelineOption) { MTLPipelineOptionNone = 0 };
 typedef NS_ENUM(NSUInteger, MTLLanguageVersion) { MTLLanguageVersion3_1 = (3 << 16) + 1 };
+typedef NS_ENUM(NSInteger, MTLGPUFamily) { MTLGPUFamilyApple7 = 1007 };
 typedef NS_ENUM(NSInteger, MTLCaptureDestination) { MTLCaptureDestinationGPUTraceDocument = 2 };
 typedef NS_ENUM(NSUInteger, MTLCommandBufferStatus) {
     MTLCommandBufferStatusCompleted = 4,
@@ -120,6 +121,7 @@ SINCE(15.0) @protocol MTLResidencySet <NSObject>
 @property(readonly) NSUInteger maxBufferLength;
 @property(readonly) NSUInteger currentAllocatedSize;
 @property(readonly) MTLSize maxThreadsPerThreadgroup;
+- (BOOL)supportsFamily:(MTLGPUFamily)family;
 - (nullable id<MTLCommandQueue>)newCommandQueue;
 - (nullable id<MTLBuffer>)newBufferWithLength:(NSUInteger)length
                                       options:(MTLResourceOptions)options;

@@ -60,6 +60,7 @@ static void emulator_info(const struct gpu *gpu, struct gpu_info *out)
         out->memory_bytes = gpu->memory_bytes - gpu->used_bytes;
     snprintf(out->name, sizeof out->name, "emulator");
     out->max_threads = emulator::MAX_THREADS;
+    out->has_matrices = true;
 }
 
 static enum status emulator_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory **out,

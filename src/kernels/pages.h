@@ -1,0 +1,41 @@
+// Where keys and values lie, and which of them a row sees (args.h).
+#ifndef CSGL_KERNELS_PAGES_H
+#define CSGL_KERNELS_PAGES_H
+
+// Where the head's row of a slot begins in a page's K (which 0) or V (1), in elements.
+KD_INLINE ulong kd_page_row(constant kd_pages &p, ulong page, uint place, uint head, uint which)
+{
+    return (((page * 2u + which) * p.n_heads + head) * p.page_size + place) * p.head_dim;
+}
+
+// The sequence that row `row` belongs to: q_start[i] <= row < q_start[i + 1].
+KD_INLINE uint kd_sequence_of(device const int *q_start, uint stride, uint n_sequences, uint row)
+{
+    uint low = 0, high = n_sequences - 1;
+    while (low < high) {
+        const uint middle = (low + high + 1) / 2;
+        if (q_start[middle * stride] <= (int)row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+// A row sees the places first .. end of its sequence.
+struct kd_seen {
+    uint sequence, first, end;
+};
+
+KD_INLINE kd_seen kd_places_seen(constant kd_attention &p, device const int *q_start,
+                                 device const int *kv_len, uint row)
+{
+    kd_seen seen;
+    seen.sequence = kd_sequence_of(q_start, p.q_start_stride, p.n_sequences, row);
+    const uint next = (uint)q_start[(seen.sequence + 1) * p.q_start_stride];
+    seen.end = (uint)kv_len[seen.sequence * p.kv_len_stride] - (next - row) + 1;
+    seen.first = p.window && seen.end > p.window ? seen.end - p.window : 0;
+    return seen;
+}
+
+#endif

@@ -103,8 +103,8 @@ struct kd_linear {
 enum {
     KD_TILE_ROWS = 16,
     KD_TILE_COLS = 64,
-    KD_TILE_STACK = 16,    /* rows of tiles are filled up to a multiple of this */
-    KD_INPUT_STACK = 128,  /* and rows of the input to one of this */
+    KD_TILE_STACK = 16,      /* rows of tiles are filled up to a multiple of this */
+    KD_INPUT_STACK = 128,    /* and rows of the input to one of this */
     KD_INPUT_THREADS = 1024, /* at most, as is the next */
     KD_FLAT_THREADS = 512,
     KD_MANY_THREADS = 256,
@@ -116,8 +116,8 @@ struct kd_tiles {
     uint32_t level_shift;   /* 2^level_shift tiles share their levels */
     uint32_t is_bf16;       /* levels of 2 bytes, and values, are bf16, not f16 */
     uint32_t n_rows;        /* of the input */
-    uint32_t n_terms;       /* rows of 16-bit values that a row of the input is the sum of: 1 or 2 */
-    uint32_t term_stride;   /* rows between the terms: n_rows filled up */
+    uint32_t n_terms;     /* rows of 16-bit values that a row of the input is the sum of: 1 or 2 */
+    uint32_t term_stride; /* rows between the terms: n_rows filled up */
     uint32_t out_stride;
 };
 

@@ -95,11 +95,11 @@ static void test_tiles_hold_every_value(void **unused)
         enum gpu_tile_form form;
         int32_t cols;
     } cases[] = {
-        {WEIGHT_F16, GPU_TILE_f16, 100},      {WEIGHT_BF16, GPU_TILE_bf16, 64},
-        {WEIGHT_Q4_0, GPU_TILE_q4s2w, 160},   {WEIGHT_Q8_0, GPU_TILE_q8s2w, 96},
-        {WEIGHT_Q6_K, GPU_TILE_q8s4w, 256},   {WEIGHT_Q2_K, GPU_TILE_q4s4w, 512},
-        {WEIGHT_Q5_1, GPU_TILE_q8s2w, 64},    {WEIGHT_Q4_K, GPU_TILE_q4s2w, 256},
-        {WEIGHT_MXFP4, GPU_TILE_q8s2w, 96},   {WEIGHT_IQ4_NL, GPU_TILE_q8s2w, 64},
+        {WEIGHT_F16, GPU_TILE_f16, 100},    {WEIGHT_BF16, GPU_TILE_bf16, 64},
+        {WEIGHT_Q4_0, GPU_TILE_q4s2w, 160}, {WEIGHT_Q8_0, GPU_TILE_q8s2w, 96},
+        {WEIGHT_Q6_K, GPU_TILE_q8s4w, 256}, {WEIGHT_Q2_K, GPU_TILE_q4s4w, 512},
+        {WEIGHT_Q5_1, GPU_TILE_q8s2w, 64},  {WEIGHT_Q4_K, GPU_TILE_q4s2w, 256},
+        {WEIGHT_MXFP4, GPU_TILE_q8s2w, 96}, {WEIGHT_IQ4_NL, GPU_TILE_q8s2w, 64},
         {WEIGHT_Q3_K, GPU_TILE_q4s4w, 256},
     };
     uint64_t state = 5;
@@ -117,8 +117,8 @@ static void test_levels_of_two_bytes_stay_so(void **unused)
     static const struct {
         int bits, group;
         enum gpu_tile_form form;
-    } cases[] = {{4, 64, GPU_TILE_q4}, {4, 32, GPU_TILE_q4s2}, {8, 128, GPU_TILE_q8},
-                 {8, 32, GPU_TILE_q8s2}, {4, 128, GPU_TILE_q4}, {6, 64, GPU_TILE_q8},
+    } cases[] = {{4, 64, GPU_TILE_q4},   {4, 32, GPU_TILE_q4s2}, {8, 128, GPU_TILE_q8},
+                 {8, 32, GPU_TILE_q8s2}, {4, 128, GPU_TILE_q4},  {6, 64, GPU_TILE_q8},
                  {3, 64, GPU_TILE_q4}};
     uint64_t state = 6;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

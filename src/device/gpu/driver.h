@@ -18,9 +18,9 @@ enum { GPU_SIMD_WIDTH = 32, GPU_MAX_BUFFERS = 31 };
 
 struct gpu_info {
     char name[64];
-    uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
-    uint32_t max_threads;  /* of a threadgroup */
-    uint32_t n_processors; /* each runs threadgroups of its own; 0: not known */
+    uint64_t memory_bytes;     /* free for us; 0: the machine's own memory */
+    uint32_t max_threads;      /* of a threadgroup */
+    uint32_t n_processors;     /* each runs threadgroups of its own; 0: not known */
     uint32_t max_shared_bytes; /* of gpu_grid; 0: only what a kernel itself names */
 };
 

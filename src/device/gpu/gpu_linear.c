@@ -35,8 +35,9 @@ static int next_unit(const struct gpu_device *gpu, const struct weight_slice *sl
     *has_tiles = false;
     for (int n = gpu->has_native ? n_slices : 0; n > 0 && !*has_tiles; n--)
         if (gpu_tiles_describe(slices, n, shape)) {
-            *has_tiles = true;
-            return n;
+            /* Two bf16 terms hold 16 bits of an input, too few to be exact. */
+            *has_tiles = gpu->n_terms == 1 || shape->form != GPU_TILE_bf16;
+            return *has_tiles ? n : 1;
         }
     return 1;
 }
@@ -204,9 +205,9 @@ static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, cons
                            const struct kd_inputs *p)
 {
     size_t values = gpu->inputs.values_bytes;
-    /* Two positions a thread; fewer threads where rows keep all processors busy. */
+    /* Four positions a thread; fewer threads where rows keep all processors busy. */
     uint32_t most = x->rows < (int32_t)gpu->info.n_processors ? KD_INPUT_THREADS : 256;
-    uint32_t n_threads = (uint32_t)size_round_up(p->positions / 2, GPU_SIMD_WIDTH);
+    uint32_t n_threads = (uint32_t)size_round_up(p->positions / 4, GPU_SIMD_WIDTH);
     n_threads = n_threads < most ? n_threads : most;
     struct gpu_range buffers[] = {gpu_tensor(x), section(unit, unit->tiles.order),
                                   inputs_at(gpu, 0), inputs_at(gpu, values),
@@ -230,6 +231,40 @@ struct choice {
     uint32_t outputs, rows, n_threads, shared_bytes;
 };
 
+/* Few threadgroups: more simdgroups of each share the columns, so that a processor is full. Two
+ * tiles a simdgroup save loads of inputs, at the price of registers: for codes with wide levels, of
+ * which more cannot be on their way otherwise, and for many outputs of narrow ones. */
+static struct choice choose_flat(const struct gpu_device *gpu, const struct unit *unit,
+                                 const enum gpu_kernel_name *names, uint32_t columns)
+{
+    const struct gpu_tile_info *info = &gpu_tile_infos[unit->tiles.form];
+    uint32_t n_tiles = (uint32_t)ceil_div(unit->tiles.rows, KD_TILE_ROWS),
+             n = gpu->info.n_processors;
+    if (columns > 8)
+        return (struct choice){names[2], KD_TILE_ROWS, FLAT_COLUMNS / gpu->n_terms,
+                               n_tiles <= n       ? 512
+                               : n_tiles <= 2 * n ? 256
+                                                  : 128,
+                               0};
+    uint32_t rows = 8 / gpu->n_terms;
+    if (info->is_wide || info->spans == 2) {
+        bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
+        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows,
+                               n_tiles <= 2 * n ? 512
+                               : is_one_wave    ? 128
+                                                : 256,
+                               0};
+    }
+    if (info->bits == 4 && n_tiles > 8 * n)
+        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows, 128, 0};
+    bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
+    return (struct choice){names[0], KD_TILE_ROWS, rows,
+                           n_tiles <= 2 * n ? 512
+                           : is_one_wave    ? 128
+                                            : 256,
+                           0};
+}
+
 static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)
 {
     static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][5] = {
@@ -242,22 +277,20 @@ static struct choice choose(const struct gpu_device *gpu, const struct unit *uni
     };
     const enum gpu_kernel_name *names = kernels[unit->tiles.form];
     uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
-    uint32_t small = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 64, 64);
-    uint32_t large = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 256, 128);
-    if (columns > FLAT_COLUMNS && small <= gpu->info.max_shared_bytes) {
-        int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
-        if (large <= gpu->info.max_shared_bytes && n_large >= gpu->info.n_processors)
-            return (struct choice){names[4], 256, 128, KD_MANY_THREADS, large};
-        return (struct choice){names[3], 64, 64, KD_MANY_THREADS, small};
-    }
-    /* Few outputs: more simdgroups share the columns of each; many: a simdgroup has two tiles. */
-    uint32_t n_tiles = (uint32_t)ceil_div(outputs, KD_TILE_ROWS), n = gpu->info.n_processors;
-    uint32_t n_threads = n_tiles <= 2 * n ? 512 : n_tiles <= 4 * n ? 256 : 128;
-    if (columns > 8)
-        return (struct choice){names[2], KD_TILE_ROWS, FLAT_COLUMNS / gpu->n_terms, n_threads, 0};
-    if (n_tiles <= 8 * n)
-        return (struct choice){names[0], KD_TILE_ROWS, 8 / gpu->n_terms, n_threads, 0};
-    return (struct choice){names[1], 2 * KD_TILE_ROWS, 8 / gpu->n_terms, 128, 0};
+    uint32_t small_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 64, 64);
+    uint32_t large_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 256, 128);
+    int64_t n = gpu->info.n_processors;
+    /* The weights again for each 16 rows, while that takes less than the steps of one tile of many:
+     * measured on an H200, 2026-11-30, like what follows. */
+    bool is_few = columns <= FLAT_COLUMNS || ceil_div(columns, FLAT_COLUMNS) * outputs <= 150 * n;
+    if (is_few || small_bytes > gpu->info.max_shared_bytes)
+        return choose_flat(gpu, unit, names, columns);
+    /* A large tile takes 17 / 3 times as long as a small one among as many as a processor holds. */
+    int64_t n_small = ceil_div(outputs, 64) * ceil_div(n_rows, 64);
+    int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
+    if (large_bytes <= gpu->info.max_shared_bytes && 3 * n_small > 17 * n * ceil_div(n_large, n))
+        return (struct choice){names[4], 256, 128, KD_MANY_THREADS, large_bytes};
+    return (struct choice){names[3], 64, 64, KD_MANY_THREADS, small_bytes};
 }
 
 static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n_rows,

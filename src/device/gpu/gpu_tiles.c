@@ -97,8 +97,7 @@ static size_t add_section(struct gpu_tile_shape *out, size_t bytes)
     return at;
 }
 
-bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
-                        struct gpu_tile_shape *out)
+bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices, struct gpu_tile_shape *out)
 {
     *out = (struct gpu_tile_shape){.cols = (uint32_t)slices->cols,
                                    .n_tiles = (uint32_t)ceil_div(slices->cols, COLS)};
@@ -112,8 +111,8 @@ bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
             out->level_shift = one.level_shift;
             out->is_bf16 = one.is_bf16;
         } else if (one.form != out->form || one.level_shift != out->level_shift ||
-                   one.is_bf16 != out->is_bf16 || out->rows % ROWS ||
-                   slices[i].weight.has_order || slices[0].weight.has_order)
+                   one.is_bf16 != out->is_bf16 || out->rows % ROWS || slices[i].weight.has_order ||
+                   slices[0].weight.has_order)
             return false;
         out->rows += (uint32_t)slices[i].rows;
         has_bias |= slices[i].bias != NULL;

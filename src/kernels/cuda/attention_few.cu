@@ -300,6 +300,31 @@ template <int D> NATIVE void put_state(few_shared<D> &shared, few_state<D> &s, i
     }
 }
 
+// Some values of a lane that follow each other, which other threadgroups write or read.
+template <int V> NATIVE void load_parts(float (&v)[V], const float *from)
+{
+#pragma unroll
+    for (int i = 0; i < V; i += V < 4 ? 2 : 4)
+        if (V < 4) {
+            const float2 part = __ldcg((const float2 *)(from + i));
+            v[i] = part.x;
+            v[i + 1] = part.y;
+        } else {
+            const float4 part = __ldcg((const float4 *)(from + i));
+            memcpy(&v[i], &part, sizeof part);
+        }
+}
+
+template <int V> NATIVE void store_parts(float *to, const float (&v)[V])
+{
+#pragma unroll
+    for (int i = 0; i < V; i += V < 4 ? 2 : 4)
+        if (V < 4)
+            *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+        else
+            *(float4 *)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+}
+
 struct few_out {
     float *out, *parts; // parts [sequence and column group][column][split][D]
     float2 *levels;     // likewise without D: the largest score and the sum of weights
@@ -368,9 +393,7 @@ NATIVE void merge(few_columns<D, IS_BF16, NQ> &columns, const few_out &o, const 
                 continue;
             }
             const size_t part = (place * NQ * 8 + n * 8 + warp) * p.n_splits + split;
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                o.parts[part * D + dim + i] = v[i];
+            store_parts(o.parts + part * D + dim, v);
             if (lane == 0 && pass == 0)
                 o.levels[part] = make_float2(largest, weight);
         }
@@ -405,10 +428,12 @@ NATIVE void merge(few_columns<D, IS_BF16, NQ> &columns, const few_out &o, const 
         for (uint32_t i = 0; i < n_active; i++) {
             const float2 level = __ldcg(levels + i);
             const float shrink = exp2_fast(level.x - largest);
+            float part[ALL];
+            load_parts(part, parts + (size_t)i * D);
             weight += shrink * level.y;
 #pragma unroll
             for (int d = 0; d < ALL; d++)
-                v[d] += shrink * __ldcg(parts + (size_t)i * D + d);
+                v[d] += shrink * part[d];
         }
         put_out(o, s, head, s.first_column + c, lane * ALL, v, largest, weight, D, p.attention);
     }

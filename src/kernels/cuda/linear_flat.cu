@@ -172,8 +172,8 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
     }
 }
 
-#define FLAT(name, bits, spans, is_wide, is_bf16, rt, nt, n_groups)                                \
-    extern "C" __global__ void __launch_bounds__(KD_FLAT_THREADS, n_groups)                        \
+#define FLAT(name, bits, spans, is_wide, is_bf16, rt, nt, n_threads, n_groups)                     \
+    extern "C" __global__ void __launch_bounds__(n_threads, n_groups)                              \
         name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,    \
              const float *factors, const float *bias, float *out,                                  \
              const __grid_constant__ kd_tiles p)                                                   \
@@ -181,13 +181,16 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
         flat<bits, spans, is_wide, is_bf16, rt, nt>(tiles, levels, x, sums, factors, bias, out,    \
                                                     p);                                            \
     }
-// Registers of half a processor's threads for few rows, of all for more.
+// Registers follow from how many threadgroups a processor is to hold.
+#define FLAT_8_16(form, bits, spans, is_wide, is_bf16)                                             \
+    FLAT(linear_flat_##form##_8, bits, spans, is_wide, is_bf16, 1, 1, 512, spans == 4 ? 1 : 2)     \
+    FLAT(linear_flat_##form##_16, bits, spans, is_wide, is_bf16, 1, 2, 512, 1)
 #define FLAT_ALL(form, bits, spans, is_wide, is_bf16)                                              \
-    FLAT(linear_flat_##form##_8, bits, spans, is_wide, is_bf16, 1, 1, spans == 4 ? 1 : 2)          \
-    FLAT(linear_flat_##form##_8x2, bits, spans, is_wide, is_bf16, 2, 1, 1)                         \
-    FLAT(linear_flat_##form##_16, bits, spans, is_wide, is_bf16, 1, 2, 1)
+    FLAT_8_16(form, bits, spans, is_wide, is_bf16)                                                 \
+    FLAT(linear_flat_##form##_8x2, bits, spans, is_wide, is_bf16, 2, 1, 512, 1)
 
-FLAT_ALL(q4, 4, 1, false, false)
+FLAT_8_16(q4, 4, 1, false, false)
+FLAT(linear_flat_q4_8x2, 4, 1, false, false, 2, 1, 128, 6)
 FLAT_ALL(q4s2, 4, 2, false, false)
 FLAT_ALL(q4s2w, 4, 2, true, false)
 FLAT_ALL(q4s4w, 4, 4, true, false)

@@ -1,41 +1,44 @@
 // What native linears read in place of their inputs (args.h, struct kd_inputs). A threadgroup a
-// row; a thread has pairs of positions.
+// row; a thread has positions four by four.
 #include "native.h"
 
-enum { PAIRS_AT_ONCE = 9 }; // loads on their way: 18432 positions for the largest threadgroup
+enum { QUADS_AT_ONCE = 5 }; // loads on their way: 20480 positions for the largest threadgroup
 
-// The column at a position of a tile whose groups are of 16: those of product A or B of a half are
-// 16 columns in a row (linear_tiles.h).
+// The column at a position, a multiple of 4, of a tile whose groups are of 16: those of product A
+// or B of a half are 16 columns in a row (linear_tiles.h).
 NATIVE uint32_t column_of_16(uint32_t position)
 {
     const uint32_t product = (position >> 4 & 2u) + (position >> 2 & 1u);
-    return 16 * product + 4 * (position >> 3 & 3u) + (position & 3u);
+    return 16 * product + 4 * (position >> 3 & 3u);
 }
 
 struct row {
     const float *x;
     const int32_t *order; // NULL: none
     uint32_t cols, span, positions;
+    bool is_aligned; // whole quads of columns lie on 16 bytes
 
-    // The values at positions `at` and at + 1.
-    NATIVE float2 pair(uint32_t at) const
+    NATIVE float at(uint32_t c) const
     {
-        const uint32_t tile = at & ~(uint32_t)(KD_TILE_COLS - 1), within = at - tile;
-        const uint32_t c = tile + (span == 16 ? column_of_16(within) : within);
-        float2 v = make_float2(0.0f, 0.0f);
-        if (c < cols)
-            v.x = x[order ? order[c] : c];
-        if (c + 1 < cols)
-            v.y = x[order ? order[c + 1] : c + 1];
-        return v;
+        return c < cols ? x[order ? order[c] : c] : 0.0f;
     }
 
-    NATIVE void load(float2 (&v)[PAIRS_AT_ONCE], uint32_t first) const
+    // The values at positions first .. first + 3.
+    NATIVE float4 quad(uint32_t first) const
+    {
+        const uint32_t tile = first & ~(uint32_t)(KD_TILE_COLS - 1), within = first - tile;
+        const uint32_t c = tile + (span == 16 ? column_of_16(within) : within);
+        if (is_aligned)
+            return c < cols ? *(const float4 *)(x + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        return make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
+    }
+
+    NATIVE void load(float4 (&v)[QUADS_AT_ONCE], uint32_t first) const
     {
 #pragma unroll
-        for (int i = 0; i < PAIRS_AT_ONCE; i++) {
-            const uint32_t at = first + 2 * i * blockDim.x;
-            v[i] = at < positions ? pair(at) : make_float2(0.0f, 0.0f);
+        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+            const uint32_t place = first + 4 * i * blockDim.x;
+            v[i] = place < positions ? quad(place) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     }
 };
@@ -68,50 +71,59 @@ NATIVE float largest_of(float value, float *parts)
 
 // Where a row's terms and sums go.
 struct row_out {
-    uint32_t *values;
+    uint2 *values;
     float *sums;
 };
 
+// All lanes of a simdgroup together: also those that lie behind the last position.
 template <bool IS_BF16>
-NATIVE void write_pair(const row_out &to, float2 v, uint32_t at, const kd_inputs &p)
+NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inputs &p)
 {
-    // Lanes that differ in these bits have positions of one group.
-    const uint32_t mask = p.span == 64 ? 31u : p.span == 32 ? 15u : 13u;
-    const uint32_t lane = threadIdx.x & 31;
+    // Lanes that differ in these bits alone have positions of one group.
+    const uint32_t mask = p.span == 64 ? 15u : p.span == 32 ? 7u : 6u;
+    const uint32_t lane = threadIdx.x & 31, quad = lane & 15;
+    const bool is_there = first < p.positions;
     for (uint32_t term = 0; term < p.n_terms; term++) {
-        const uint32_t word = native_pack<IS_BF16>(v.x, v.y);
-        const float2 rounded = native_unpack<IS_BF16>(word);
-        to.values[((size_t)term * p.term_stride * p.positions + at) / 2] = word;
-        v.x -= rounded.x;
-        v.y -= rounded.y;
+        const uint2 word = make_uint2(native_pack<IS_BF16>(v.x, v.y),
+                                      native_pack<IS_BF16>(v.z, v.w));
+        const float2 a = native_unpack<IS_BF16>(word.x), b = native_unpack<IS_BF16>(word.y);
+        if (is_there)
+            to.values[((size_t)term * p.term_stride * p.positions + first) / 4] = word;
+        v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
         if (p.span == 0)
             continue;
-        float sum = rounded.x + rounded.y;
+        float sum = (a.x + a.y) + (b.x + b.y);
 #pragma unroll
-        for (uint32_t step = 16; step > 0; step /= 2) {
+        for (uint32_t step = 8; step > 0; step /= 2) {
             const float other = __shfl_xor_sync(EVERY_LANE, sum, step);
             sum += mask & step ? other : 0.0f;
         }
-        const uint32_t group = p.span == 16 ? at / 64 * 4 + (lane >> 4) * 2 + (lane >> 1 & 1)
-                                            : at / p.span;
-        if ((lane & mask) == 0)
+        const uint32_t group = p.span == 16 ? first / 64 * 4 + (quad >> 3) * 2 + (quad & 1)
+                                            : first / p.span;
+        if (is_there && (lane & mask) == 0)
             to.sums[((size_t)group * p.n_terms + term) * p.term_stride] = sum * 0x1p-24f;
     }
 }
 
-template <bool IS_BF16> NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p,
-                                              float *factor_out, float *parts)
+NATIVE float largest_of(float4 v)
 {
-    const uint32_t step = 2 * PAIRS_AT_ONCE * blockDim.x;
-    float2 v[PAIRS_AT_ONCE];
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+template <bool IS_BF16>
+NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float *factor_out,
+                      float *parts)
+{
+    const uint32_t step = 4 * QUADS_AT_ONCE * blockDim.x;
+    float4 v[QUADS_AT_ONCE];
     float2 factor = make_float2(1.0f, 1.0f);
-    r.load(v, 2 * threadIdx.x);
+    r.load(v, 4 * threadIdx.x);
     if (!IS_BF16) {
         float largest = 0.0f;
-        for (uint32_t first = 2 * threadIdx.x;;) {
+        for (uint32_t first = 4 * threadIdx.x;;) {
 #pragma unroll
-            for (int i = 0; i < PAIRS_AT_ONCE; i++)
-                largest = fmaxf(largest, fmaxf(fabsf(v[i].x), fabsf(v[i].y)));
+            for (int i = 0; i < QUADS_AT_ONCE; i++)
+                largest = fmaxf(largest, largest_of(v[i]));
             first += step;
             if (first >= p.positions)
                 break;
@@ -119,16 +131,19 @@ template <bool IS_BF16> NATIVE void write_row(const row &r, const row_out &to, c
         }
         factor = range_factors(__float_as_uint(largest_of(largest, parts)));
         if (step < p.positions)
-            r.load(v, 2 * threadIdx.x);
+            r.load(v, 4 * threadIdx.x);
     }
-    for (uint32_t first = 2 * threadIdx.x; first < p.positions; first += step) {
-        if (first >= step)
-            r.load(v, first);
+    for (uint32_t base = 0; base < p.positions; base += step) {
+        if (base > 0)
+            r.load(v, base + 4 * threadIdx.x);
 #pragma unroll
-        for (int i = 0; i < PAIRS_AT_ONCE; i++) {
-            const uint32_t at = first + 2 * i * blockDim.x;
-            if (at < p.positions) // for all lanes of a simdgroup or none
-                write_pair<IS_BF16>(to, make_float2(v[i].x * factor.x, v[i].y * factor.x), at, p);
+        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+            const uint32_t group = base + 4 * i * blockDim.x; // of the first thread
+            if (group >= p.positions)
+                break;
+            const float f = factor.x;
+            write_quad<IS_BF16>(to, make_float4(v[i].x * f, v[i].y * f, v[i].z * f, v[i].w * f),
+                                group + 4 * threadIdx.x, p);
         }
     }
     if (threadIdx.x == 0)
@@ -136,15 +151,17 @@ template <bool IS_BF16> NATIVE void write_row(const row &r, const row_out &to, c
 }
 
 extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
-    linear_inputs(const float *x, const int32_t *order, uint32_t *values, float *sums,
-                  float *factors, const __grid_constant__ kd_inputs p)
+    linear_inputs(const float *x, const int32_t *order, uint2 *values, float *sums, float *factors,
+                  const __grid_constant__ kd_inputs p)
 {
     __shared__ float parts[KD_INPUT_THREADS / 32];
     native_let_next_start();
     native_wait_for_previous();
+    const bool is_aligned = !p.has_order && p.cols % 4 == 0 && p.x_stride % 4 == 0 &&
+                            (size_t)x % sizeof(float4) == 0;
     const row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
-                   p.span, p.positions};
-    const row_out to = {values + (size_t)blockIdx.x * (p.positions / 2), sums + blockIdx.x};
+                   p.span, p.positions, is_aligned};
+    const row_out to = {values + (size_t)blockIdx.x * (p.positions / 4), sums + blockIdx.x};
     if (p.is_bf16)
         write_row<true>(r, to, p, factors + blockIdx.x, parts);
     else

@@ -123,7 +123,8 @@ struct rms_norm_args {
 };
 
 /* out[t, :] = x[t, :] W^T + bias, the parts' outputs side by side in the order of loading.
- * Float mode: 1e-5 * sum |x w| of the row. int8 mode: the twin in int8 mode, same bound. */
+ * Float mode: 1e-5 * sum |x w| of the row. int8 mode: the twin in int8 mode, same bound. A GPU in
+ * auto mode may round x to bf16 where weights are bf16 (2^-8 * sum |x w|), else to f16. */
 struct linear_args {
     const struct linear *linear;
     struct tensor x;   /* [T, K] */
@@ -173,8 +174,8 @@ struct kv_copy_page_args {
  * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
  * head sees one more key, whose score is sinks[h] (not scaled) and whose value is 0.
  * One pass with online softmax; scores are never materialised.
- * 1e-5 relative to max |v| with f32 KV in float mode; otherwise products may be rounded to bf16:
- * 1e-2. */
+ * 1e-5 relative to max |v| with f32 KV or in float mode; otherwise products may be rounded to the
+ * type of the KV: 1e-2. */
 struct paged_attention_args {
     struct kv_pages pages;
     struct tensor q;          /* [T, n_q * D] */

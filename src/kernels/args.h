@@ -98,28 +98,39 @@ struct kd_linear {
 };
 
 /* Native linears (kernels/cuda): weights as tiles of 16 rows and 64 columns, which the matrix unit
- * reads as they lie (device/gpu/gpu_tiles.c); rows and columns are filled up to whole tiles. */
-enum { KD_TILE_ROWS = 16, KD_TILE_COLS = 64, KD_FLAT_THREADS = 256, KD_INPUT_THREADS = 512 };
-enum { KD_MANY_THREADS = 256, KD_MANY_STAGES = 3 };
+ * reads as they lie (device/gpu/gpu_tiles.c); columns are filled up to whole tiles, rows of tiles
+ * and of the input to what the largest threadgroup takes. */
+enum {
+    KD_TILE_ROWS = 16,
+    KD_TILE_COLS = 64,
+    KD_TILE_STACK = 16,      /* rows of tiles are filled up to a multiple of this */
+    KD_INPUT_STACK = 128,    /* and rows of the input to one of this */
+    KD_INPUT_THREADS = 1024, /* at most, as is the next */
+    KD_FLAT_THREADS = 512,
+    KD_MANY_THREADS = 256,
+    KD_MANY_STAGES = 4
+};
 
 struct kd_tiles {
     uint32_t rows, n_tiles; /* outputs; tiles along the columns */
     uint32_t level_shift;   /* 2^level_shift tiles share their levels */
     uint32_t is_bf16;       /* levels of 2 bytes, and values, are bf16, not f16 */
     uint32_t n_rows;        /* of the input */
-    uint32_t n_terms;       /* rows of 16-bit values that a row of the input is the sum of: 1 or 2 */
-    uint32_t sums_stride, out_stride;
+    uint32_t n_terms;     /* rows of 16-bit values that a row of the input is the sum of: 1 or 2 */
+    uint32_t term_stride; /* rows between the terms: n_rows filled up */
+    uint32_t out_stride;
 };
 
-/* Rows of f32 into n_terms rows of 16-bit values each [n_rows * n_terms][positions], times a factor
- * that keeps f16 in its range, and the sums over `span` positions [positions / span][sums_stride].
- * factors [n_rows] undo that factor and, where there are sums, the 2^-24 of codes as f16. */
+/* Rows of f32 into rows of 16-bit values [n_terms][term_stride][positions], times a factor that
+ * keeps f16 in its range, and their sums over `span` positions [positions / span][n_terms]
+ * [term_stride]. factors [n_rows] undo that factor and, where there are sums, the 2^-24 of codes as
+ * f16. */
 struct kd_inputs {
     uint32_t cols, positions; /* positions: cols filled up to whole tiles */
     uint32_t x_stride, n_terms;
     uint32_t is_bf16, has_order;
     uint32_t span; /* 64, 32 or 16, of which the last has an order of its own; 0: no sums */
-    uint32_t sums_stride;
+    uint32_t term_stride;
 };
 
 /* Of kernels whose threadgroups make a few outputs of a few rows. */

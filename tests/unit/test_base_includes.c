@@ -86,6 +86,8 @@ static void check_file(const struct room *room, const char *path)
     n_files++;
     for (const char *p = str_z(&text); (p = strstr(p, "#include \""));) {
         p += strlen("#include \"");
+        if (strncmp(p, "../", 3) == 0)
+            p += 3; /* a folder of a room */
         size_t len = strcspn(p, "/\"");
         if (p[len] != '/')
             continue; /* a generated part beside the file itself */

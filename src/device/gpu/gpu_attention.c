@@ -116,16 +116,16 @@ struct native {
 static const struct native *native_of(const struct gpu_device *gpu, const struct kv_layout *layout)
 {
 #define NATIVE(dim, type, name, wide, places)                                                      \
-    {dim,                                                                                          \
-     type,                                                                                         \
-     {GPU_KERNEL_paged_attention_few_##dim##_##name##_8,                                           \
-      GPU_KERNEL_paged_attention_few_##dim##_##name##_##wide},                                     \
-     GPU_KERNEL_paged_attention_many_##dim##_##name,                                               \
-     2 * 2 * places * dim * 2}
+    {                                                                                              \
+        dim, type,                                                                                 \
+            {GPU_KERNEL_paged_attention_few_##dim##_##name##_8,                                    \
+             GPU_KERNEL_paged_attention_few_##dim##_##name##_##wide},                              \
+            GPU_KERNEL_paged_attention_many_##dim##_##name, 2 * 2 * places *dim * 2                \
+    }
     static const struct native all[] = {
-        NATIVE(64, DTYPE_F16, f16, 16, 64),   NATIVE(64, DTYPE_BF16, bf16, 16, 64),
-        NATIVE(128, DTYPE_F16, f16, 16, 64),  NATIVE(128, DTYPE_BF16, bf16, 16, 64),
-        NATIVE(256, DTYPE_F16, f16, 8, 32),   NATIVE(256, DTYPE_BF16, bf16, 8, 32),
+        NATIVE(64, DTYPE_F16, f16, 16, 64),  NATIVE(64, DTYPE_BF16, bf16, 16, 64),
+        NATIVE(128, DTYPE_F16, f16, 16, 64), NATIVE(128, DTYPE_BF16, bf16, 16, 64),
+        NATIVE(256, DTYPE_F16, f16, 8, 32),  NATIVE(256, DTYPE_BF16, bf16, 8, 32),
     };
 #undef NATIVE
     /* They round queries and shares to the type of the KV. */

@@ -77,8 +77,8 @@ void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
     assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
     if (groups.x == 0 || groups.y == 0 || groups.z == 0)
         return;
-    struct gpu_grid grid = {{(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z},
-                            n_threads, shared_bytes};
+    struct gpu_grid grid = {
+        {(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z}, n_threads, shared_bytes};
     gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
                           &grid);
     if (!gpu->is_beside)
@@ -194,8 +194,7 @@ static enum status load_kernels(struct gpu_device *gpu, struct error *error)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
     gpu->has_native = status == OK;
     for (int i = FIRST_NATIVE_GPU_KERNEL; i < N_GPU_KERNELS && gpu->has_native; i++)
-        gpu->has_native =
-            gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
+        gpu->has_native = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
     return status;
 }
 

@@ -54,6 +54,7 @@
 /* Those of src/kernels/cuda: a driver has all of them or none. */
 #define GPU_NATIVE_LINEARS(X, form)                                                                \
     X(linear_flat_##form##_8)                                                                      \
+    X(linear_flat_##form##_8x2)                                                                    \
     X(linear_flat_##form##_16)                                                                     \
     X(linear_many_##form##_64)                                                                     \
     X(linear_many_##form##_128)

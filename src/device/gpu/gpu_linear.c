@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Input rows are filled up to whole threadgroups of linear_many. */
-enum { FLAT_COLUMNS = 16, MANY_ROWS = 128, INPUT_ALIGN = 256 };
+enum { FLAT_COLUMNS = 16, INPUT_ALIGN = 256 };
 
 /* Parts in one matrix: in tiles, or as the shared kernel has one part. */
 struct unit {
@@ -36,8 +35,9 @@ static int next_unit(const struct gpu_device *gpu, const struct weight_slice *sl
     *has_tiles = false;
     for (int n = gpu->has_native ? n_slices : 0; n > 0 && !*has_tiles; n--)
         if (gpu_tiles_describe(slices, n, shape)) {
-            *has_tiles = true;
-            return n;
+            /* Two bf16 terms hold 16 bits of an input, too few to be exact. */
+            *has_tiles = gpu->n_terms == 1 || shape->form != GPU_TILE_bf16;
+            return *has_tiles ? n : 1;
         }
     return 1;
 }
@@ -69,7 +69,7 @@ static enum status load_tiles(struct gpu_device *gpu, struct unit *unit,
 static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int32_t max_rows,
                                   struct error *error)
 {
-    size_t rows = size_round_up((size_t)max_rows, MANY_ROWS) * gpu->n_terms;
+    size_t rows = size_round_up((size_t)max_rows, KD_INPUT_STACK) * gpu->n_terms;
     size_t values = rows * n_tiles * KD_TILE_COLS * 2, sums = rows * n_tiles * 4 * sizeof(float);
     size_t factors = size_round_up(rows * sizeof(float), INPUT_ALIGN);
     struct gpu_inputs *in = &gpu->inputs;
@@ -171,10 +171,10 @@ size_t gpu_linear_size(const struct linear *linear)
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* Sums of the rows' terms lie this far apart. */
-static uint32_t sums_stride(const struct gpu_device *gpu, int32_t n_rows)
+/* Terms of the rows lie this far apart. */
+static uint32_t term_stride(int32_t n_rows)
 {
-    return (uint32_t)size_round_up((size_t)n_rows, MANY_ROWS) * gpu->n_terms;
+    return (uint32_t)size_round_up((size_t)n_rows, KD_INPUT_STACK);
 }
 
 static struct gpu_range inputs_at(const struct gpu_device *gpu, size_t offset)
@@ -198,28 +198,31 @@ static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct uni
                               .is_bf16 = unit->tiles.form == GPU_TILE_bf16,
                               .has_order = unit->tiles.order != 0,
                               .span = spans ? KD_TILE_COLS / spans : 0,
-                              .sums_stride = sums_stride(gpu, x->rows)};
+                              .term_stride = term_stride(x->rows)};
 }
 
 static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
                            const struct kd_inputs *p)
 {
     size_t values = gpu->inputs.values_bytes;
+    /* Four positions a thread; fewer threads where rows keep all processors busy. */
+    uint32_t most = x->rows < (int32_t)gpu->info.n_processors ? KD_INPUT_THREADS : 256;
+    uint32_t n_threads = (uint32_t)size_round_up(p->positions / 4, GPU_SIMD_WIDTH);
+    n_threads = n_threads < most ? n_threads : most;
     struct gpu_range buffers[] = {gpu_tensor(x), section(unit, unit->tiles.order),
                                   inputs_at(gpu, 0), inputs_at(gpu, values),
                                   inputs_at(gpu, values + gpu->inputs.sums_bytes)};
     gpu_run(gpu, GPU_KERNEL_linear_inputs, buffers, 5, p, sizeof *p,
-            (struct gpu_groups){x->rows, 1, 1}, KD_INPUT_THREADS);
+            (struct gpu_groups){x->rows, 1, 1}, n_threads);
 }
 
 /* Bytes of a stage of linear_many: stage in linear_many.cu. */
-static uint32_t stage_bytes(const struct gpu_device *gpu, enum gpu_tile_form form, uint32_t outputs,
-                            uint32_t rows)
+static uint32_t stage_bytes(enum gpu_tile_form form, uint32_t outputs, uint32_t rows)
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[form];
     uint32_t codes = outputs * KD_TILE_COLS * info->bits / 8;
     uint32_t levels = outputs * info->spans * (info->is_wide ? 8 : 4);
-    return codes + levels + gpu->n_terms * rows * (KD_TILE_COLS * 2 + info->spans * 4);
+    return codes + levels + rows * (KD_TILE_COLS * 2 + info->spans * 4);
 }
 
 /* Which kernel, for how many outputs and rows a threadgroup. */
@@ -228,31 +231,66 @@ struct choice {
     uint32_t outputs, rows, n_threads, shared_bytes;
 };
 
+/* Few threadgroups: more simdgroups of each share the columns, so that a processor is full. Two
+ * tiles a simdgroup save loads of inputs, at the price of registers: for codes with wide levels, of
+ * which more cannot be on their way otherwise, and for many outputs of narrow ones. */
+static struct choice choose_flat(const struct gpu_device *gpu, const struct unit *unit,
+                                 const enum gpu_kernel_name *names, uint32_t columns)
+{
+    const struct gpu_tile_info *info = &gpu_tile_infos[unit->tiles.form];
+    uint32_t n_tiles = (uint32_t)ceil_div(unit->tiles.rows, KD_TILE_ROWS),
+             n = gpu->info.n_processors;
+    if (columns > 8)
+        return (struct choice){names[2], KD_TILE_ROWS, FLAT_COLUMNS / gpu->n_terms,
+                               n_tiles <= n       ? 512
+                               : n_tiles <= 2 * n ? 256
+                                                  : 128,
+                               0};
+    uint32_t rows = 8 / gpu->n_terms;
+    if (info->is_wide || info->spans == 2) {
+        bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
+        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows,
+                               n_tiles <= 2 * n ? 512
+                               : is_one_wave    ? 128
+                                                : 256,
+                               0};
+    }
+    if (info->bits == 4 && n_tiles > 8 * n)
+        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows, 128, 0};
+    bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
+    return (struct choice){names[0], KD_TILE_ROWS, rows,
+                           n_tiles <= 2 * n ? 512
+                           : is_one_wave    ? 128
+                                            : 256,
+                           0};
+}
+
 static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)
 {
-    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][4] = {
+    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][5] = {
 #define TILE_KERNELS(name, bits, spans, is_wide)                                                   \
-    {GPU_KERNEL_linear_flat_##name##_8, GPU_KERNEL_linear_flat_##name##_16,                        \
-     GPU_KERNEL_linear_many_##name##_64, GPU_KERNEL_linear_many_##name##_128},
+    {GPU_KERNEL_linear_flat_##name##_8, GPU_KERNEL_linear_flat_##name##_8x2,                       \
+     GPU_KERNEL_linear_flat_##name##_16, GPU_KERNEL_linear_many_##name##_64,                       \
+     GPU_KERNEL_linear_many_##name##_128},
         GPU_TILE_FORMS(TILE_KERNELS)
 #undef TILE_KERNELS
     };
     const enum gpu_kernel_name *names = kernels[unit->tiles.form];
     uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
-    uint32_t small = KD_MANY_STAGES * stage_bytes(gpu, unit->tiles.form, 128, 64);
-    uint32_t large = KD_MANY_STAGES * stage_bytes(gpu, unit->tiles.form, 256, 128);
-    if (columns > FLAT_COLUMNS && small <= gpu->info.max_shared_bytes) {
-        int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
-        if (large <= gpu->info.max_shared_bytes && n_large >= gpu->info.n_processors)
-            return (struct choice){names[3], 256, 128, KD_MANY_THREADS, large};
-        return (struct choice){names[2], 128, 64, KD_MANY_THREADS, small};
-    }
-    /* All of the outputs at once: what a processor holds of 8 simdgroups each, or of 4. */
-    uint32_t n_tiles = (uint32_t)ceil_div(outputs, KD_TILE_ROWS);
-    uint32_t n_threads = n_tiles <= 4 * gpu->info.n_processors ? KD_FLAT_THREADS
-                                                               : KD_FLAT_THREADS / 2;
-    uint32_t width = columns <= 8 ? 8 : FLAT_COLUMNS;
-    return (struct choice){names[columns > 8], KD_TILE_ROWS, width / gpu->n_terms, n_threads, 0};
+    uint32_t small_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 64, 64);
+    uint32_t large_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 256, 128);
+    int64_t n = gpu->info.n_processors;
+    /* The weights again for each 16 rows, while that takes less than the steps of one tile of many:
+     * measured on an H200, 2026-11-30, like what follows. */
+    bool is_few = columns <= FLAT_COLUMNS || ceil_div(columns, FLAT_COLUMNS) * outputs <= 150 * n;
+    if (is_few || small_bytes > gpu->info.max_shared_bytes)
+        return choose_flat(gpu, unit, names, columns);
+    /* A large tile takes 17 / 3 times as long as a small one among as many as a processor holds. */
+    int64_t n_small = ceil_div(outputs, 64) * ceil_div(n_rows, 64);
+    int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
+    if (large_bytes <= gpu->info.max_shared_bytes && 3 * n_small > 17 * n * ceil_div(n_large, n))
+        return (struct choice){names[4], 256, 128, KD_MANY_THREADS, large_bytes};
+    return (struct choice){names[3], 64, 64, KD_MANY_THREADS, small_bytes};
 }
 
 static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n_rows,
@@ -273,11 +311,11 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
                          .is_bf16 = tiles->is_bf16,
                          .n_rows = (uint32_t)n_rows,
                          .n_terms = gpu->n_terms,
-                         .sums_stride = sums_stride(gpu, n_rows),
+                         .term_stride = term_stride(n_rows),
                          .out_stride = (uint32_t)out->stride};
     struct choice c = choose(gpu, unit, n_rows);
     int64_t along_outputs = ceil_div(tiles->rows, c.outputs), along_rows = ceil_div(n_rows, c.rows);
-    bool is_flat = c.outputs == KD_TILE_ROWS;
+    bool is_flat = c.shared_bytes == 0;
     gpu_run_shared(gpu, c.kernel, buffers, 7, &p, sizeof p,
                    is_flat ? (struct gpu_groups){along_outputs, along_rows, 1}
                            : (struct gpu_groups){along_rows, along_outputs, 1},

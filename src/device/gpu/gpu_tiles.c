@@ -3,10 +3,10 @@
  * bytes, a word of all lanes after the other:
  *
  *     4 bits    1 word: rows g (halves 0, 1) and g + 8, 4 bytes each; j lies in bits 4 n, n of
- *               j = 0 .. 7: 0, 4, 1, 5, 2, 6, 3, 7
- *     8 bits    2 words, one a half: rows g and g + 8, 8 bytes each; of 4 the middle two change
- *               places
- *     16 bits   4 words: for each half rows g and g + 8, in order
+ *               j = 0 .. 7: 0, 4, 2, 6, 1, 5, 3, 7
+ *     8 bits    2 words, one a half: rows g and g + 8, 8 bytes each; byte n of them has j of
+ *               n = 0 .. 7: 0, 4, 1, 5, 2, 6, 3, 7
+ *     16 bits   4 words, two a half: j = 0, 1 of rows g and g + 8, then 2, 3; 4, 5 and 6, 7
  *
  * So a mask makes two codes of a 32-bit word the f16 pair that the matrix unit wants: see
  * kernels/cuda/linear_tiles.h. */
@@ -97,8 +97,7 @@ static size_t add_section(struct gpu_tile_shape *out, size_t bytes)
     return at;
 }
 
-bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
-                        struct gpu_tile_shape *out)
+bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices, struct gpu_tile_shape *out)
 {
     *out = (struct gpu_tile_shape){.cols = (uint32_t)slices->cols,
                                    .n_tiles = (uint32_t)ceil_div(slices->cols, COLS)};
@@ -112,13 +111,13 @@ bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
             out->level_shift = one.level_shift;
             out->is_bf16 = one.is_bf16;
         } else if (one.form != out->form || one.level_shift != out->level_shift ||
-                   one.is_bf16 != out->is_bf16 || out->rows % ROWS ||
-                   slices[i].weight.has_order || slices[0].weight.has_order)
+                   one.is_bf16 != out->is_bf16 || out->rows % ROWS || slices[i].weight.has_order ||
+                   slices[0].weight.has_order)
             return false;
         out->rows += (uint32_t)slices[i].rows;
         has_bias |= slices[i].bias != NULL;
     }
-    size_t row_tiles = (size_t)ceil_div(out->rows, ROWS);
+    size_t row_tiles = size_round_up((size_t)ceil_div(out->rows, ROWS), KD_TILE_STACK);
     add_section(out, row_tiles * codes_bytes(out));
     out->levels = add_section(out, row_tiles * levels_bytes(out));
     out->out_bias = add_section(out, has_bias ? out->rows * sizeof(float) : 0);
@@ -130,9 +129,9 @@ uint32_t gpu_tile_column(uint32_t position, uint32_t spans)
 {
     if (spans < 4)
         return position;
-    /* A group of 16 is what one product takes: j = 0, 1, 4, 5 or 2, 3, 6, 7 of a half. */
-    uint32_t half = position / 32, t = position / 8 % 4, j = position % 8;
-    return 16 * (2 * half + j / 2 % 2) + 4 * t + 2 * (j / 4) + j % 2;
+    /* A group of 16 is what one product takes: j = 0 .. 3 or 4 .. 7 of a half. */
+    uint32_t product = position / 32 * 2 + position % 8 / 4;
+    return 16 * product + 4 * (position / 8 % 4) + position % 4;
 }
 
 /* --- packing ---------------------------------------------------------------------------------- */
@@ -171,19 +170,20 @@ static void half_of(const uint16_t *tile, uint32_t t, uint32_t half, uint32_t sp
         out[j] = tile[gpu_tile_column(32 * half + 8 * t + j, spans)];
 }
 
-static void pack_half(const uint16_t v[8], uint32_t bits, uint8_t *to)
+/* A lane's half of row g + 8 * low into its words. */
+static void pack_half(const uint16_t v[8], uint32_t bits, uint32_t half, uint32_t low, uint8_t *to)
 {
-    static const uint8_t places[4] = {0, 2, 1, 3};
     uint32_t word = 0;
     for (uint32_t j = 0; j < 8; j++)
         if (bits == 4)
-            word |= (uint32_t)v[j] << (4 * (j / 2 + 4 * (j % 2)));
+            word |= (uint32_t)v[j] << (4 * (j / 4 + j % 4 / 2 * 2 + 4 * (j % 2)));
         else if (bits == 8)
-            to[j / 4 * 4 + places[j % 4]] = (uint8_t)v[j];
+            to[half * LANES * WORD + 8 * low + j % 4 * 2 + j / 4] = (uint8_t)v[j];
         else
-            memcpy(to + 2 * j, &v[j], 2);
+            memcpy(to + (2 * half + j / 4) * LANES * WORD + 8 * (j % 4 / 2) + 4 * low + 2 * (j % 2),
+                   &v[j], 2);
     if (bits == 4)
-        memcpy(to, &word, sizeof word);
+        memcpy(to + 8 * low + 4 * half, &word, sizeof word);
 }
 
 static void pack_codes(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
@@ -196,16 +196,9 @@ static void pack_codes(const struct rows *rows, const struct gpu_tile_shape *sha
                     const uint16_t *row = rows->values +
                                           (size_t)(lane / 4 + 8 * low) * rows->width +
                                           (size_t)k * COLS;
-                    /* Which word, and where in it. */
-                    uint32_t word = info->bits == 4   ? 0
-                                    : info->bits == 8 ? half
-                                                      : 2 * half + low;
-                    uint32_t place = info->bits == 4   ? 8 * low + 4 * half
-                                     : info->bits == 8 ? 8 * low
-                                                       : 0;
                     uint16_t v[8];
                     half_of(row, lane % 4, half, info->spans, v);
-                    pack_half(v, info->bits, to + ((size_t)word * LANES + lane) * WORD + place);
+                    pack_half(v, info->bits, half, low, to + (size_t)lane * WORD);
                 }
 }
 

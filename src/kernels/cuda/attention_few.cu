@@ -6,7 +6,7 @@
 // a sequence and head merges the parts.
 #include "attention.h"
 
-enum { FEW_SIMDS = KD_FEW_THREADS / 32, MIN_SPLIT_TILES = 2 * FEW_SIMDS };
+enum { FEW_SIMDS = KD_FEW_THREADS / 32, MIN_SPLIT_TILES = 4 };
 
 // Lane 4 g + t has row g, columns 2 t and 2 t + 1, of a matrix of 8 x 8; then of its transpose.
 NATIVE uint32_t transposed(uint32_t word)
@@ -131,13 +131,13 @@ template <int D> NATIVE void rescale(few_state<D> &s, const float (&score)[4])
 // The query rows of 8 columns as the matrix unit's second operand, scaled for base 2.
 template <int D, bool IS_BF16>
 NATIVE void load_queries(uint4 (&to)[D / 32], const float *q, const few_sequence &s,
-                         uint32_t kv_head, uint32_t column, const kd_attention &p, uint32_t lane)
+                         uint32_t head, uint32_t column, const kd_attention &p, uint32_t lane)
 {
     const float scale = p.scale * LOG2_E;
     const bool is_there = column < s.n_columns;
-    const uint32_t row = is_there ? column / s.group : 0, head = is_there ? column % s.group : 0;
+    const uint32_t row = is_there ? column / s.group : 0, q_head = is_there ? column % s.group : 0;
     const float *from = q + (size_t)(s.first_row + row) * p.q_stride +
-                        (size_t)(kv_head * s.group + head) * D + (lane & 3) * 8;
+                        (size_t)(head * s.group + q_head) * D + (lane & 3) * 8;
 #pragma unroll
     for (int j = 0; j < D / 32; j++) {
         uint32_t words[4];
@@ -155,13 +155,13 @@ template <int D, bool IS_BF16, int NQ> struct few_columns {
     uint2 places[NQ][2]; // of columns 2 t and 2 t + 1 of each 8
     few_state<D> states[NQ];
 
-    NATIVE void open(const float *q, const few_sequence &s, uint32_t kv_head, const kd_attention &p,
+    NATIVE void open(const float *q, const few_sequence &s, uint32_t head, const kd_attention &p,
                      uint32_t lane)
     {
 #pragma unroll
         for (int n = 0; n < NQ; n++) {
             const uint32_t first = s.first_column + n * 8;
-            load_queries<D, IS_BF16>(queries[n], q, s, kv_head, first + (lane >> 2), p, lane);
+            load_queries<D, IS_BF16>(queries[n], q, s, head, first + (lane >> 2), p, lane);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 places[n][i] = places_of(s, first + (lane & 3) * 2 + i, p.window);
@@ -229,45 +229,43 @@ template <int D, bool IS_BF16, int NQ> struct few_columns {
     }
 };
 
-// The tokens of tiles first, first + FEW_SIMDS, ... below end.
+// The tokens of tiles first, first + FEW_SIMDS, ... below end. Opens the columns, once the first
+// loads are on their way.
 template <int D, bool IS_BF16, int NQ>
-NATIVE void run_tiles(few_columns<D, IS_BF16, NQ> &columns, const few_sequence &s,
-                      const uint16_t *pages, const int32_t *table, uint32_t kv_head, uint32_t first,
-                      uint32_t end, const kd_attention &p, uint32_t lane)
+NATIVE void run_tiles(few_columns<D, IS_BF16, NQ> &columns, const float *q, const few_sequence &s,
+                      const kv_head &kv, uint32_t head, uint32_t first, uint32_t end,
+                      const kd_attention &p, uint32_t lane)
 {
-    const size_t head = (size_t)p.pages.page_size * D, half = head * p.pages.n_heads;
     // Every column sees all of the places between these.
     const uint32_t whole_end = s.kv_len - s.n_rows + 1;
     const uint32_t whole_begin = p.window && s.kv_len > p.window ? s.kv_len - p.window : 0;
     few_tile<D> tile;
     uint32_t t = first, ahead = 0, n = 0; // ahead: a lane's page of the next 32 tiles
-    const uint16_t *page = pages;
-    if (t >= end)
-        return;
     if (t + lane * FEW_SIMDS < end)
-        ahead = (uint32_t)table[(t + lane * FEW_SIMDS) * 16 / p.pages.page_size];
-    page = pages + __shfl_sync(EVERY_LANE, ahead, 0) * 2 * half + kv_head * head +
-           t * 16 % p.pages.page_size * D;
-    tile.load_k(page, lane);
-    tile.load_v(page + half, lane);
+        ahead = (uint32_t)kv.table[(t + lane * FEW_SIMDS) * 16 >> kv.shift];
+    const uint16_t *k = kv.on_page(__shfl_sync(EVERY_LANE, ahead, 0), t * 16, D);
+    if (t < end) {
+        tile.load_k(k, lane);
+        tile.load_v(k + kv.v_offset, lane);
+    }
+    columns.open(q, s, head, p, lane);
     while (t < end) {
         const uint32_t next = t + FEW_SIMDS;
         n++;
         if (n % 32 == 0 && next + lane * FEW_SIMDS < end)
-            ahead = (uint32_t)table[(next + lane * FEW_SIMDS) * 16 / p.pages.page_size];
-        page = pages + __shfl_sync(EVERY_LANE, ahead, n % 32) * 2 * half + kv_head * head +
-               next * 16 % p.pages.page_size * D;
+            ahead = (uint32_t)kv.table[(next + lane * FEW_SIMDS) * 16 >> kv.shift];
+        k = kv.on_page(__shfl_sync(EVERY_LANE, ahead, n % 32), next * 16, D);
         float score[NQ][4];
         columns.scores(score, tile);
         if (next < end)
-            tile.load_k(page, lane);
+            tile.load_k(k, lane);
         if (t * 16 < whole_begin || t * 16 + 16 > whole_end) {
             columns.hide(score, t * 16, lane);
             tile.clear_v(t * 16, s.begin, s.kv_len, lane);
         }
         columns.add(score, tile);
         if (next < end)
-            tile.load_v(page + half, lane);
+            tile.load_v(k + kv.v_offset, lane);
         t = next;
     }
 }
@@ -302,6 +300,31 @@ template <int D> NATIVE void put_state(few_shared<D> &shared, few_state<D> &s, i
     }
 }
 
+// Some values of a lane that follow each other, which other threadgroups write or read.
+template <int V> NATIVE void load_parts(float (&v)[V], const float *from)
+{
+#pragma unroll
+    for (int i = 0; i < V; i += V < 4 ? 2 : 4)
+        if (V < 4) {
+            const float2 part = __ldcg((const float2 *)(from + i));
+            v[i] = part.x;
+            v[i + 1] = part.y;
+        } else {
+            const float4 part = __ldcg((const float4 *)(from + i));
+            memcpy(&v[i], &part, sizeof part);
+        }
+}
+
+template <int V> NATIVE void store_parts(float *to, const float (&v)[V])
+{
+#pragma unroll
+    for (int i = 0; i < V; i += V < 4 ? 2 : 4)
+        if (V < 4)
+            *(float2 *)(to + i) = make_float2(v[i], v[i + 1]);
+        else
+            *(float4 *)(to + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+}
+
 struct few_out {
     float *out, *parts; // parts [sequence and column group][column][split][D]
     float2 *levels;     // likewise without D: the largest score and the sum of weights
@@ -311,19 +334,19 @@ struct few_out {
 
 // A column's sum into the output; `weight` is without its sink.
 template <int V>
-NATIVE void put_out(const few_out &o, const few_sequence &s, uint32_t kv_head, uint32_t column,
+NATIVE void put_out(const few_out &o, const few_sequence &s, uint32_t head, uint32_t column,
                     uint32_t dim, const float (&v)[V], float largest, float weight, int d,
                     const kd_attention &p)
 {
-    const uint32_t head = kv_head * s.group + column % s.group;
+    const uint32_t q_head = head * s.group + column % s.group;
     float shrink = 1.0f;
     if (p.has_sinks) {
-        const float sink = o.sinks[head] * LOG2_E, most = fmaxf(sink, largest);
+        const float sink = o.sinks[q_head] * LOG2_E, most = fmaxf(sink, largest);
         shrink = exp2_fast(largest - most);
         weight = weight * shrink + exp2_fast(sink - most);
     }
     float *to = o.out + (size_t)(s.first_row + column / s.group) * p.out_stride +
-                (size_t)head * d + dim;
+                (size_t)q_head * d + dim;
 #pragma unroll
     for (int i = 0; i < V; i++)
         to[i] = v[i] * shrink / weight;
@@ -331,7 +354,7 @@ NATIVE void put_out(const few_out &o, const few_sequence &s, uint32_t kv_head, u
 
 template <int D, bool IS_BF16, int NQ>
 NATIVE void merge(few_columns<D, IS_BF16, NQ> &columns, const few_out &o, const few_sequence &s,
-                  uint32_t kv_head, uint32_t n_active, const kd_native_attention &p)
+                  uint32_t head, uint32_t n_active, const kd_native_attention &p)
 {
     typedef few_shared<D> at;
     enum { V = at::WIDTH / 32 };
@@ -366,13 +389,11 @@ NATIVE void merge(few_columns<D, IS_BF16, NQ> &columns, const few_out &o, const 
             }
             const uint32_t dim = pass * at::WIDTH + lane * V;
             if (n_active == 1) {
-                put_out(o, s, kv_head, column, dim, v, largest, weight, D, p.attention);
+                put_out(o, s, head, column, dim, v, largest, weight, D, p.attention);
                 continue;
             }
             const size_t part = (place * NQ * 8 + n * 8 + warp) * p.n_splits + split;
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                o.parts[part * D + dim + i] = v[i];
+            store_parts(o.parts + part * D + dim, v);
             if (lane == 0 && pass == 0)
                 o.levels[part] = make_float2(largest, weight);
         }
@@ -407,12 +428,14 @@ NATIVE void merge(few_columns<D, IS_BF16, NQ> &columns, const few_out &o, const 
         for (uint32_t i = 0; i < n_active; i++) {
             const float2 level = __ldcg(levels + i);
             const float shrink = exp2_fast(level.x - largest);
+            float part[ALL];
+            load_parts(part, parts + (size_t)i * D);
             weight += shrink * level.y;
 #pragma unroll
             for (int d = 0; d < ALL; d++)
-                v[d] += shrink * __ldcg(parts + (size_t)i * D + d);
+                v[d] += shrink * part[d];
         }
-        put_out(o, s, kv_head, s.first_column + c, lane * ALL, v, largest, weight, D, p.attention);
+        put_out(o, s, head, s.first_column + c, lane * ALL, v, largest, weight, D, p.attention);
     }
 }
 
@@ -423,7 +446,7 @@ NATIVE void few(const float *q, const uint16_t *pages, const int32_t *q_start,
 {
     const kd_attention &a = p.attention;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sequence = blockIdx.z;
-    const uint32_t kv_head = blockIdx.x / p.column_groups;
+    const uint32_t head = blockIdx.x / p.column_groups;
     native_let_next_start();
     native_wait_for_previous();
     few_sequence s;
@@ -445,10 +468,9 @@ NATIVE void few(const float *q, const uint16_t *pages, const int32_t *q_start,
     const uint32_t begin = first_tile + blockIdx.y * share;
     const uint32_t end = min(begin + share, first_tile + n_tiles);
     few_columns<D, IS_BF16, NQ> columns;
-    columns.open(q, s, kv_head, a, lane);
-    run_tiles(columns, s, pages, page_table + (size_t)sequence * a.table_stride, kv_head,
-              begin + warp, end, a, lane);
-    merge(columns, o, s, kv_head, n_active, p);
+    const kv_head kv(pages, page_table + (size_t)sequence * a.table_stride, head, D, a.pages);
+    run_tiles(columns, q, s, kv, head, begin + warp, end, a, lane);
+    merge(columns, o, s, head, n_active, p);
 }
 
 #define FEW(name, dim, is_bf16, nq)                                                                \

@@ -85,18 +85,16 @@ template <int D> NATIVE uint32_t piece_at(uint32_t row, uint32_t piece)
 
 // Starts the copies of places first .. first + TOKENS - 1, zeros for those outside [x, y).
 template <int D, int TOKENS>
-NATIVE void copy_places(uint32_t to, const uint16_t *pages, const int32_t *table, uint32_t kv_head,
-                        uint32_t first, uint2 places, const kd_pages &p)
+NATIVE void copy_places(uint32_t to, const kv_head &kv, uint32_t first, uint2 places)
 {
-    const size_t head = (size_t)p.page_size * D, half = head * p.n_heads;
+#pragma unroll
     for (uint32_t i = threadIdx.x; i < TOKENS * (D / 8); i += KD_MANY_QUERY_THREADS) {
         const uint32_t row = i / (D / 8), piece = i % (D / 8), place = first + row;
         const bool is_there = place >= places.x && place < places.y;
-        const uint32_t page = is_there ? (uint32_t)table[place / p.page_size] : 0;
-        const uint16_t *from = pages + page * 2 * half + kv_head * head +
-                               place % p.page_size * D + piece * 8;
-        native_copy(to + piece_at<D>(row, piece), from, is_there);
-        native_copy(to + TOKENS * D * 2 + piece_at<D>(row, piece), from + half, is_there);
+        const uint32_t page = is_there ? (uint32_t)kv.table[place >> kv.shift] : 0;
+        const uint16_t *from = kv.on_page(page, place, D) + piece * 8;
+        native_copy_if(to + piece_at<D>(row, piece), from, is_there);
+        native_copy_if(to + TOKENS * D * 2 + piece_at<D>(row, piece), from + kv.v_offset, is_there);
     }
 }
 
@@ -107,7 +105,7 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
     float largest[2], weight[2];
     uint2 places[2];
 
-    NATIVE void open(const float *q, const many_share &s, uint32_t kv_head, const kd_attention &p)
+    NATIVE void open(const float *q, const many_share &s, uint32_t head, const kd_attention &p)
     {
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         const float scale = p.scale * LOG2_E;
@@ -116,7 +114,7 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
             const uint32_t n = s.first_query + warp * 16 + (lane >> 2) + 8 * i;
             const uint32_t at = min(n, s.n_queries - 1);
             const float *from = q + (size_t)(s.first_row + at / s.group) * p.q_stride +
-                                (size_t)(kv_head * s.group + at % s.group) * D + (lane & 3) * 2;
+                                (size_t)(head * s.group + at % s.group) * D + (lane & 3) * 2;
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
                 query[j][i] = native_pack<IS_BF16>(from[j * 16] * scale, from[j * 16 + 1] * scale);
@@ -176,19 +174,22 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
                 now = fmaxf(now, fmaxf(score[n][2 * i], score[n][2 * i + 1]));
             now = fmaxf(now, __shfl_xor_sync(EVERY_LANE, now, 1));
             now = fmaxf(now, __shfl_xor_sync(EVERY_LANE, now, 2));
-            const float shrink = exp2_fast(largest[i] - now);
-            largest[i] = now;
-            weight[i] *= shrink;
+            // Rescaled only when a score has outgrown the largest by 2^8.
+            if (__any_sync(EVERY_LANE, now > largest[i] + 8.0f)) {
+                const float shrink = exp2_fast(largest[i] - now);
+                largest[i] = now;
+                weight[i] *= shrink;
 #pragma unroll
-            for (int d = 0; d < D / 8; d++) {
-                out[d][2 * i] *= shrink;
-                out[d][2 * i + 1] *= shrink;
+                for (int d = 0; d < D / 8; d++) {
+                    out[d][2 * i] *= shrink;
+                    out[d][2 * i + 1] *= shrink;
+                }
             }
 #pragma unroll
             for (int n = 0; n < TOKENS / 8; n++)
 #pragma unroll
                 for (int e = 2 * i; e < 2 * i + 2; e++) {
-                    score[n][e] = exp2_fast(score[n][e] - now);
+                    score[n][e] = exp2_fast(score[n][e] - largest[i]);
                     weight[i] += score[n][e];
                 }
         }
@@ -215,7 +216,7 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
         }
     }
 
-    NATIVE void close(float *to, const float *sinks, const many_share &s, uint32_t kv_head,
+    NATIVE void close(float *to, const float *sinks, const many_share &s, uint32_t head,
                       const kd_attention &p)
     {
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -226,15 +227,15 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
             weight[i] += __shfl_xor_sync(EVERY_LANE, weight[i], 2);
             if (n >= s.n_queries)
                 continue;
-            const uint32_t head = kv_head * s.group + n % s.group;
+            const uint32_t q_head = head * s.group + n % s.group;
             float shrink = 1.0f;
             if (p.has_sinks) {
-                const float sink = sinks[head] * LOG2_E, most = fmaxf(sink, largest[i]);
+                const float sink = sinks[q_head] * LOG2_E, most = fmaxf(sink, largest[i]);
                 shrink = exp2_fast(largest[i] - most);
                 weight[i] = weight[i] * shrink + exp2_fast(sink - most);
             }
             float *row = to + (size_t)(s.first_row + n / s.group) * p.out_stride +
-                         (size_t)head * D + (lane & 3) * 2;
+                         (size_t)q_head * D + (lane & 3) * 2;
             const float factor = shrink / weight[i];
 #pragma unroll
             for (int d = 0; d < D / 8; d++) {
@@ -253,29 +254,28 @@ NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
     enum { STAGE_BYTES = 2 * TOKENS * D * 2 };
     extern __shared__ __align__(128) uint8_t stages[];
     const kd_attention &a = p.attention;
-    const uint32_t shared = native_shared(stages), kv_head = blockIdx.x;
+    const uint32_t shared = native_shared(stages), head = blockIdx.x;
     native_let_next_start();
     native_wait_for_previous();
     many_share s;
     if (!find_share(s, blockIdx.y, q_start, kv_len, p))
         return;
-    const int32_t *table = page_table + (size_t)s.sequence * a.table_stride;
+    const kv_head kv(pages, page_table + (size_t)s.sequence * a.table_stride, head, D, a.pages);
     const uint2 first_places = query_places(s, s.first_query, a.window);
     const uint2 last_places = query_places(s, s.first_query + KD_MANY_QUERIES - 1, a.window);
     const uint2 seen = make_uint2(first_places.x, last_places.y); // by any of the queries
     const uint2 by_all = make_uint2(last_places.x, first_places.y);
     uint32_t first = seen.x / TOKENS * TOKENS;
-    copy_places<D, TOKENS>(shared, pages, table, kv_head, first, seen, a.pages);
+    copy_places<D, TOKENS>(shared, kv, first, seen);
     native_copies_end();
     many_queries<D, IS_BF16, TOKENS> queries;
-    queries.open(q, s, kv_head, a);
+    queries.open(q, s, head, a);
     for (uint32_t stage = 0; first < seen.y; first += TOKENS, stage ^= 1) {
         const uint32_t k = shared + stage * STAGE_BYTES;
         native_copies_wait<0>();
         __syncthreads(); // these places are there for all, and all are done with those before
         if (first + TOKENS < seen.y)
-            copy_places<D, TOKENS>(shared + (stage ^ 1) * STAGE_BYTES, pages, table, kv_head,
-                                   first + TOKENS, seen, a.pages);
+            copy_places<D, TOKENS>(shared + (stage ^ 1) * STAGE_BYTES, kv, first + TOKENS, seen);
         native_copies_end();
         float score[TOKENS / 8][4];
         queries.scores(score, k);
@@ -284,7 +284,7 @@ NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
         queries.weigh(score);
         queries.add_values(score, k + TOKENS * D * 2);
     }
-    queries.close(out, sinks, s, kv_head, a);
+    queries.close(out, sinks, s, head, a);
 }
 
 #define MANY(name, dim, is_bf16, tokens)                                                           \

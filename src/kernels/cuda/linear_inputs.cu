@@ -1,33 +1,47 @@
-// What native linears read in place of their inputs (args.h, struct kd_inputs). A threadgroup a row.
+// What native linears read in place of their inputs (args.h, struct kd_inputs). A threadgroup a
+// row; a thread has positions four by four.
 #include "native.h"
 
-// The column at a position of a tile whose groups are of 16: those of product A or B of a half are
-// 16 columns in a row (linear_tiles.h).
+enum { QUADS_AT_ONCE = 5 }; // loads on their way: 20480 positions for the largest threadgroup
+
+// The column at a position, a multiple of 4, of a tile whose groups are of 16: those of product A
+// or B of a half are 16 columns in a row (linear_tiles.h).
 NATIVE uint32_t column_of_16(uint32_t position)
 {
-    const uint32_t product = (position >> 4 & 2u) + (position >> 1 & 1u);
-    return 16 * product + 4 * (position >> 3 & 3u) + 2 * (position >> 2 & 1u) + (position & 1u);
+    const uint32_t product = (position >> 4 & 2u) + (position >> 2 & 1u);
+    return 16 * product + 4 * (position >> 3 & 3u);
 }
 
 struct row {
     const float *x;
     const int32_t *order; // NULL: none
-    uint32_t cols, span;
-};
+    uint32_t cols, span, positions;
+    bool is_aligned; // whole quads of columns lie on 16 bytes
 
-// The values at two positions that follow each other.
-NATIVE float2 load_pair(const row &r, uint32_t position)
-{
-    const uint32_t tile = position & ~(uint32_t)(KD_TILE_COLS - 1);
-    const uint32_t within = position & (KD_TILE_COLS - 1);
-    const uint32_t c = tile + (r.span == 16 ? column_of_16(within) : within);
-    float2 pair = make_float2(0.0f, 0.0f);
-    if (c < r.cols)
-        pair.x = r.x[r.order ? r.order[c] : c];
-    if (c + 1 < r.cols)
-        pair.y = r.x[r.order ? r.order[c + 1] : c + 1];
-    return pair;
-}
+    NATIVE float at(uint32_t c) const
+    {
+        return c < cols ? x[order ? order[c] : c] : 0.0f;
+    }
+
+    // The values at positions first .. first + 3.
+    NATIVE float4 quad(uint32_t first) const
+    {
+        const uint32_t tile = first & ~(uint32_t)(KD_TILE_COLS - 1), within = first - tile;
+        const uint32_t c = tile + (span == 16 ? column_of_16(within) : within);
+        if (is_aligned)
+            return c < cols ? *(const float4 *)(x + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        return make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
+    }
+
+    NATIVE void load(float4 (&v)[QUADS_AT_ONCE], uint32_t first) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+            const uint32_t place = first + 4 * i * blockDim.x;
+            v[i] = place < positions ? quad(place) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+    }
+};
 
 // The power of two by which a row whose largest value has these bits is brought to 2^14 .. 2^15,
 // and its inverse.
@@ -38,77 +52,119 @@ NATIVE float2 range_factors(uint32_t bits)
                        __uint_as_float((exponent - 14u) << 23));
 }
 
-NATIVE float largest_of(const row &r, uint32_t positions, float *parts)
+// The largest of all threads' values.
+NATIVE float largest_of(float value, float *parts)
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    float largest = 0.0f;
-    for (uint32_t p = 2 * threadIdx.x; p < positions; p += 2 * KD_INPUT_THREADS) {
-        const float2 v = load_pair(r, p);
-        largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y)));
-    }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(EVERY_LANE, largest, step));
+        value = fmaxf(value, __shfl_xor_sync(EVERY_LANE, value, step));
     if (lane == 0)
-        parts[warp] = largest;
+        parts[warp] = value;
     __syncthreads();
-    largest = parts[lane % (KD_INPUT_THREADS / 32)];
+    value = lane < blockDim.x / 32 ? parts[lane] : 0.0f;
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(EVERY_LANE, largest, step));
-    return largest;
+        value = fmaxf(value, __shfl_xor_sync(EVERY_LANE, value, step));
+    return value;
+}
+
+// Where a row's terms and sums go.
+struct row_out {
+    uint2 *values;
+    float *sums;
+};
+
+// All lanes of a simdgroup together: also those that lie behind the last position.
+template <bool IS_BF16>
+NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inputs &p)
+{
+    // Lanes that differ in these bits alone have positions of one group.
+    const uint32_t mask = p.span == 64 ? 15u : p.span == 32 ? 7u : 6u;
+    const uint32_t lane = threadIdx.x & 31, quad = lane & 15;
+    const bool is_there = first < p.positions;
+    for (uint32_t term = 0; term < p.n_terms; term++) {
+        const uint2 word = make_uint2(native_pack<IS_BF16>(v.x, v.y),
+                                      native_pack<IS_BF16>(v.z, v.w));
+        const float2 a = native_unpack<IS_BF16>(word.x), b = native_unpack<IS_BF16>(word.y);
+        if (is_there)
+            to.values[((size_t)term * p.term_stride * p.positions + first) / 4] = word;
+        v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
+        if (p.span == 0)
+            continue;
+        float sum = (a.x + a.y) + (b.x + b.y);
+#pragma unroll
+        for (uint32_t step = 8; step > 0; step /= 2) {
+            const float other = __shfl_xor_sync(EVERY_LANE, sum, step);
+            sum += mask & step ? other : 0.0f;
+        }
+        const uint32_t group = p.span == 16 ? first / 64 * 4 + (quad >> 3) * 2 + (quad & 1)
+                                            : first / p.span;
+        if (is_there && (lane & mask) == 0)
+            to.sums[((size_t)group * p.n_terms + term) * p.term_stride] = sum * 0x1p-24f;
+    }
+}
+
+NATIVE float largest_of(float4 v)
+{
+    return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
 template <bool IS_BF16>
-NATIVE void write_row(const row &r, float factor, uint32_t *out, float *sums, const kd_inputs &p)
+NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float *factor_out,
+                      float *parts)
 {
-    // Lanes that differ in these bits have positions of one group.
-    const uint32_t mask = p.span == 64 ? 31u : p.span == 32 ? 15u : 14u;
-    const uint32_t lane = threadIdx.x & 31;
-    for (uint32_t at = 2 * threadIdx.x; at < p.positions; at += 2 * KD_INPUT_THREADS) {
-        float2 v = load_pair(r, at);
-        v.x *= factor;
-        v.y *= factor;
-        for (uint32_t term = 0; term < p.n_terms; term++) {
-            const uint32_t word = native_pack<IS_BF16>(v.x, v.y);
-            const float2 rounded = native_unpack<IS_BF16>(word);
-            out[(term * p.positions + at) / 2] = word;
-            v.x -= rounded.x;
-            v.y -= rounded.y;
-            if (p.span == 0)
-                continue;
-            float sum = rounded.x + rounded.y;
-            for (uint32_t step = 16; step > 0; step /= 2)
-                if (mask & step)
-                    sum += __shfl_xor_sync(EVERY_LANE, sum, step);
-            // Of a group of 16 that is product A (bit 0 clear) or B of its half.
-            const uint32_t group = p.span == 16 ? at / 64 * 4 + (lane >> 4) * 2 + (lane & 1)
-                                                : at / p.span;
-            if ((lane & mask) == 0)
-                sums[(size_t)group * p.sums_stride + term] = sum * 0x1p-24f;
+    const uint32_t step = 4 * QUADS_AT_ONCE * blockDim.x;
+    float4 v[QUADS_AT_ONCE];
+    float2 factor = make_float2(1.0f, 1.0f);
+    r.load(v, 4 * threadIdx.x);
+    if (!IS_BF16) {
+        float largest = 0.0f;
+        for (uint32_t first = 4 * threadIdx.x;;) {
+#pragma unroll
+            for (int i = 0; i < QUADS_AT_ONCE; i++)
+                largest = fmaxf(largest, largest_of(v[i]));
+            first += step;
+            if (first >= p.positions)
+                break;
+            r.load(v, first);
+        }
+        factor = range_factors(__float_as_uint(largest_of(largest, parts)));
+        if (step < p.positions)
+            r.load(v, 4 * threadIdx.x);
+    }
+    for (uint32_t base = 0; base < p.positions; base += step) {
+        if (base > 0)
+            r.load(v, base + 4 * threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+            const uint32_t group = base + 4 * i * blockDim.x; // of the first thread
+            if (group >= p.positions)
+                break;
+            const float f = factor.x;
+            write_quad<IS_BF16>(to, make_float4(v[i].x * f, v[i].y * f, v[i].z * f, v[i].w * f),
+                                group + 4 * threadIdx.x, p);
         }
     }
+    if (threadIdx.x == 0)
+        *factor_out = p.span ? factor.y * 0x1p24f : factor.y;
 }
 
 KD_WAITS(linear_inputs)
 extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
-    linear_inputs(const float *x, const int32_t *order, uint32_t *out, float *sums, float *factors,
+    linear_inputs(const float *x, const int32_t *order, uint2 *values, float *sums, float *factors,
                   const __grid_constant__ kd_inputs p)
 {
     __shared__ float parts[KD_INPUT_THREADS / 32];
     native_let_next_start();
     native_wait_for_previous();
+    const bool is_aligned = !p.has_order && p.cols % 4 == 0 && p.x_stride % 4 == 0 &&
+                            (size_t)x % sizeof(float4) == 0;
     const row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
-                   p.span};
-    uint32_t *to = out + (size_t)blockIdx.x * p.n_terms * (p.positions / 2);
-    float *row_sums = sums + blockIdx.x * p.n_terms;
-    float2 factor = make_float2(1.0f, 1.0f);
-    if (!p.is_bf16)
-        factor = range_factors(__float_as_uint(largest_of(r, p.positions, parts)));
+                   p.span, p.positions, is_aligned};
+    const row_out to = {values + (size_t)blockIdx.x * (p.positions / 4), sums + blockIdx.x};
     if (p.is_bf16)
-        write_row<true>(r, factor.x, to, row_sums, p);
+        write_row<true>(r, to, p, factors + blockIdx.x, parts);
     else
-        write_row<false>(r, factor.x, to, row_sums, p);
-    if (threadIdx.x == 0)
-        factors[blockIdx.x] = p.span ? factor.y * 0x1p24f : factor.y;
+        write_row<false>(r, to, p, factors + blockIdx.x, parts);
 }

@@ -16,8 +16,8 @@ struct row_levels {
 };
 
 // A lane's part of a tile of 16 rows and 64 columns. Its columns are numbered j = 0 .. 15: those of
-// input positions 8 t .. 8 t + 7 and 32 + 8 t .. 32 + 8 t + 7. A product A takes j = 0, 1, 4, 5 of
-// each half, a product B j = 2, 3, 6, 7: see gpu_tiles.c, which lays the codes.
+// input positions 8 t .. 8 t + 7 and 32 + 8 t .. 32 + 8 t + 7. A product A takes j = 0 .. 3 of each
+// half, a product B j = 4 .. 7: see gpu_tiles.c, which lays the codes.
 template <int BITS> struct tile_codes {
     uint4 words[BITS / 4];
 };
@@ -49,11 +49,11 @@ NATIVE void fragment(uint32_t (&a)[4], const tile_codes<BITS> &codes, int half, 
         a[2] = w.y >> shift & 0x00FF00FFu;
         a[3] = w.w >> shift & 0x00FF00FFu;
     } else {
-        const uint4 w = codes.words[2 * half], w8 = codes.words[2 * half + 1];
-        a[0] = is_b ? w.y : w.x;
-        a[1] = is_b ? w8.y : w8.x;
-        a[2] = is_b ? w.w : w.z;
-        a[3] = is_b ? w8.w : w8.z;
+        const uint4 w = codes.words[2 * half + is_b];
+        a[0] = w.x;
+        a[1] = w.y;
+        a[2] = w.z;
+        a[3] = w.w;
     }
 }
 

@@ -99,8 +99,14 @@ NATIVE uint32_t native_shared(const void *at)
     return (uint32_t)__cvta_generic_to_shared(at);
 }
 
-// Starts a copy of 16 bytes into the threadgroup's memory; of zeros, unless is_there.
-NATIVE void native_copy(uint32_t to, const void *from, bool is_there)
+// Starts a copy of 16 bytes into the threadgroup's memory.
+NATIVE void native_copy(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// The same, of zeros unless is_there.
+NATIVE void native_copy_if(uint32_t to, const void *from, bool is_there)
 {
     const uint32_t bytes = is_there ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(bytes)

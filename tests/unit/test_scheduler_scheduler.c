@@ -20,7 +20,7 @@ enum {
     MAX_RUNNING = 8,
     CONTEXT = 400,
     MAX_LIVE = 64,
-    MAX_SCORED = 9,
+    MAX_SCORED = 10,  /* after a step of 11 a prompt may end with a page */
     SCORED_EVERY = 7, /* requests */
     EOS = 7
 };
@@ -310,6 +310,20 @@ static void the_shortest_prompt_is_scored(void **state)
     end_world(w);
 }
 
+/* They share the rows with logits that a step has, and leave one to each other request. */
+static void prompts_that_are_scored_together_push_nobody_out(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_MIXED, KV_CACHE_RADIX, 64);
+    for (uint64_t uid = 1; uid <= MAX_RUNNING; uid++)
+        submit(w, uid * SCORED_EVERY + (uid > 3), 0, 30, 5);
+    run_to_end(w);
+    assert_int_equal(w->n_scored, 3);
+    assert_int_equal(w->n_finished, MAX_RUNNING);
+    assert_int_equal(scheduler_figures(w->scheduler).preemptions, 0);
+    end_world(w);
+}
+
 /* All rows of a prompt are computed although the cache has them. */
 static void what_is_cached_is_scored_too(void **state)
 {
@@ -414,6 +428,7 @@ int main(void)
         cmocka_unit_test(identical_prompts_in_flight_are_computed_once),
         cmocka_unit_test(the_shortest_prompt_is_scored),
         cmocka_unit_test(what_is_cached_is_scored_too),
+        cmocka_unit_test(prompts_that_are_scored_together_push_nobody_out),
         cmocka_unit_test(cancel_is_idempotent_at_every_stage),
         cmocka_unit_test(what_cannot_be_served_is_refused_with_a_sentence),
         cmocka_unit_test(a_failing_device_ends_its_requests),

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/machine.h"
 #include "device/cpu/cpu.h"
+#include "device/device_open.h"
 
 #include <curl/curl.h>
 #include <event2/event.h>
@@ -12,10 +13,25 @@
 #include <pcre2.h>
 #include <zmq.h>
 
+/* Opens what --device auto takes; the log says why. */
+static void report_auto_device(struct report *r)
+{
+    const struct cpu_options cpu = {.n_threads = 1, .isa = cpu_isa_best()};
+    struct device *device;
+    struct error error;
+    if (device_open(&device, "auto", &cpu, &error) != OK) {
+        report_text(r, "auto_device", "device, by --device auto", error.message);
+        return;
+    }
+    report_text(r, "auto_device", "device, by --device auto", device->name);
+    device->table->close(device);
+}
+
 static void report_use(struct report *r)
 {
     enum cpu_isa isa = cpu_isa_best();
-    report_text(r, "device", "device", "cpu");
+    report_text(r, "device", "device, by default", "cpu");
+    report_auto_device(r);
     report_text(r, "kernels", "kernels that will be used", cpu_isa_name(isa));
     report_text(r, "activations", "quantized linears, by default",
                 isa >= CPU_ISA_INT8

@@ -10,7 +10,7 @@ from serving import Server
 
 CONFIG = {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 300,
-          "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": True}
+          "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": True}
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def test_a_model_that_does_not_fit_is_refused_with_figures(csgl, weights, monkey
 
 
 def test_a_context_that_does_not_fit_is_refused_or_made_shorter(csgl, weights, monkeypatch):
-    monkeypatch.setenv("CSGL_EMULATOR_MEMORY", str(3 << 20))
+    monkeypatch.setenv("CSGL_EMULATOR_MEMORY", str(24 << 20))
     options = (*weights, "--max-tokens", "1", "--kv-cache-dtype", "f32")
     result = csgl("generate", *options, "a")
     assert result.returncode == 0, result.stderr
-    result = csgl("generate", *options, "--context-length", "8192", "a")
+    result = csgl("generate", *options, "--context-length", "262144", "a")
     assert result.returncode != 0
-    assert re.search(r"8192 tokens needs 2 MiB and 1 MiB are left; lower --context-length", result.stderr), result.stderr
+    assert re.search(r"262144 tokens needs 64 MiB and 2\d MiB are left; lower --context-length", result.stderr), result.stderr

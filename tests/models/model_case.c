@@ -144,8 +144,9 @@ void case_engine_run(struct case_engine *e, const struct model_case *c, int32_t 
         expect_ok(batch_add(&batch, cache, row, c->tokens + from, n, WANT_ALL, &error), &error);
         assert_true(kv_cache_check(cache));
         expect_ok(engine_step(e->engine, &batch, &error), &error);
-        memcpy(out + (size_t)from * (size_t)c->vocab_size, engine_logits(e->engine, 0),
-               (size_t)n * (size_t)c->vocab_size * sizeof *out);
+        for (int32_t i = 0; i < n; i++)
+            memcpy(out + (size_t)(from + i) * (size_t)c->vocab_size, engine_logits(e->engine, i),
+                   (size_t)c->vocab_size * sizeof *out);
     }
     kv_cache_close_row(cache, row);
     batch_done(&batch);

@@ -69,6 +69,7 @@ enum status request_new(struct request **out, const struct request_options *o,
     r->n_prompt = r->n_tokens = o->n_ids;
     r->max_tokens = o->max_tokens >= 0 && o->max_tokens < room ? o->max_tokens : room;
     r->min_tokens = o->min_tokens;
+    r->scores_prompt = o->scores_prompt;
     r->cache_key = o->cache_key;
     for (int32_t i = 0; i < o->n_marks && r->n_marks < KV_MAX_MARKS; i++)
         r->marks[r->n_marks++] = o->marks[i];

@@ -129,16 +129,38 @@ static void sift_down(struct candidate *heap, int32_t n, int32_t i)
     heap[i] = moved;
 }
 
-/* All tokens of weight become candidates, as a heap: O(n), and O(log n) for each that is taken. */
-static void start_ranking(struct drawing *d)
+/* The tokens whose logits are at least `floor` and that weigh something become candidates; the sum
+ * of their weights. */
+static uint64_t find_candidates(struct drawing *d, float floor)
 {
+    uint64_t sum = 0;
     int32_t n = 0;
-    for (int32_t i = 0; i < d->n; i++)
-        if (weight_of(d, i) > 0)
-            d->candidates[n++] = (struct candidate){d->logits[i], i};
+    for (int32_t i = 0; i < d->n; i++) {
+        uint64_t weight = d->logits[i] >= floor ? weight_of(d, i) : 0;
+        if (weight == 0)
+            continue;
+        sum += weight;
+        d->candidates[n++] = (struct candidate){d->logits[i], i};
+    }
     d->n_left = d->n_all = n;
-    for (int32_t i = n / 2; i-- > 0;)
-        sift_down(d->candidates, n, i);
+    return sum;
+}
+
+/* Finds candidates that hold all that is kept, few of them where few are kept, and ranks them:
+ * O(n), and O(log n) for each that is taken. */
+static void start_ranking(struct drawing *d, const struct sample_row *p, float max, uint64_t enough)
+{
+    /* In units of the temperature; what is farther down weighs nothing. */
+    enum { FIRST_DEPTH = 4, LAST_DEPTH = 16 };
+    bool is_enough = false;
+    for (int depth = FIRST_DEPTH; depth <= LAST_DEPTH && !is_enough; depth *= 2) {
+        uint64_t sum = find_candidates(d, max - (float)depth / p->inverse);
+        is_enough = p->top_k > 0 ? d->n_all >= p->top_k : p->share && sum >= enough;
+    }
+    if (!is_enough)
+        find_candidates(d, -INFINITY);
+    for (int32_t i = d->n_all / 2; i-- > 0;)
+        sift_down(d->candidates, d->n_all, i);
 }
 
 /* The k-th candidate in rank, k < n_all. */
@@ -154,21 +176,33 @@ static int32_t in_rank(struct drawing *d, int32_t k)
     return d->candidates[d->n_all - 1 - k].token;
 }
 
-/* From the tokens that top-k, top-p and min-p keep, in order of rank. */
-static int32_t draw_filtered(struct drawing *d, const struct sample_row *p)
+static uint64_t sum_weights(const struct drawing *d)
 {
-    uint64_t total = 0, kept = 0, passed = 0;
-    start_ranking(d);
+    uint64_t sum = 0;
+    for (int32_t i = 0; i < d->n; i++)
+        sum += weight_of(d, i);
+    return sum;
+}
+
+/* From the tokens that top-k, top-p and min-p keep, in order of rank. */
+static int32_t draw_filtered(struct drawing *d, const struct sample_row *p, float max)
+{
+    uint64_t enough = 0, reached = 0, kept = 0, passed = 0;
+    if (p->share && p->top_k == 0)
+        enough = share_of(sum_weights(d), p->share);
+    start_ranking(d, p, max, enough);
     int32_t n_most = p->top_k > 0 && p->top_k < d->n_all ? p->top_k : d->n_all, n_kept = n_most;
-    if (p->share) {
+    if (p->share && p->top_k > 0) {
+        uint64_t total = 0;
         for (int32_t i = 0; i < n_most; i++)
-            total += weight_of(d, n_most < d->n_all ? in_rank(d, i) : d->candidates[i].token);
-        uint64_t enough = share_of(total, p->share), reached = 0;
-        for (n_kept = 0; n_kept < n_most && (n_kept == 0 || reached < enough); n_kept++)
-            reached += weight_of(d, in_rank(d, n_kept));
+            total += weight_of(d, in_rank(d, i));
+        enough = share_of(total, p->share);
     }
-    for (int32_t i = 0; i < n_kept; i++) {
-        uint64_t weight = weight_of(d, in_rank(d, i));
+    for (n_kept = 0; n_kept < n_most; n_kept++) {
+        if (p->share && n_kept > 0 && reached >= enough)
+            break;
+        uint64_t weight = weight_of(d, in_rank(d, n_kept));
+        reached += weight;
         kept += weight >= p->least ? weight : 0;
     }
     uint64_t goal = high_product(p->number, kept);
@@ -184,10 +218,7 @@ static int32_t draw_filtered(struct drawing *d, const struct sample_row *p)
 /* From all tokens, in order of ids. */
 static int32_t draw_plain(const struct drawing *d, const struct sample_row *p)
 {
-    uint64_t total = 0, passed = 0;
-    for (int32_t i = 0; i < d->n; i++)
-        total += weight_of(d, i);
-    uint64_t goal = high_product(p->number, total);
+    uint64_t goal = high_product(p->number, sum_weights(d)), passed = 0;
     for (int32_t i = 0;; i++) {
         passed += weight_of(d, i);
         if (passed > goal)
@@ -234,9 +265,10 @@ static void sample_task(void *context, int row, int worker)
                         .n = n,
                         .candidates = (struct candidate *)(void *)memory,
                         .weights = (float *)(void *)(memory + (size_t)n * sizeof *d.candidates)};
-    run->kernels->weigh(logits, logits[*token], p->inverse, d.weights, n);
+    float max = logits[*token];
+    run->kernels->weigh(logits, max, p->inverse, d.weights, n);
     bool is_filtered = p->top_k > 0 || p->share || p->least > 1;
-    *token = is_filtered ? draw_filtered(&d, p) : draw_plain(&d, p);
+    *token = is_filtered ? draw_filtered(&d, p, max) : draw_plain(&d, p);
 }
 
 enum status cpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
@@ -293,16 +325,13 @@ static void logprobs_task(void *context, int row, int worker)
     int32_t token = *(const int32_t *)tensor_at(&args->tokens, row), n = args->logits.cols;
     const float *logits = tensor_at(&args->logits, row);
     float *logprob = tensor_at(&args->logprobs, row);
-    struct drawing d = {.weights =
-                            (float *)(void *)(run->workspace + (size_t)worker * worker_bytes(n))};
+    struct drawing d = {
+        .n = n, .weights = (float *)(void *)(run->workspace + (size_t)worker * worker_bytes(n))};
     int32_t first = first_in_rank(logits, n);
     double log_sum = NAN;
     if (first >= 0 && !isinf(logits[first])) {
-        uint64_t sum = 0;
         run->kernels->weigh(logits, logits[first], 1.0f, d.weights, n);
-        for (int32_t i = 0; i < n; i++)
-            sum += weight_of(&d, i);
-        log_sum = (double)logits[first] + log((double)sum * 0x1p-40);
+        log_sum = (double)logits[first] + log((double)sum_weights(&d) * 0x1p-40);
     }
     *logprob = token >= 0 ? (float)((double)logits[token] - log_sum) : NAN;
     if (args->top_tokens.cols == 0)

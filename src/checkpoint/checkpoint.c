@@ -41,7 +41,8 @@ void checkpoint_free(struct checkpoint *c)
 static bool public_name(const struct checkpoint *c, const struct tensor *tensor, struct str *out)
 {
     if (c->is_gguf) {
-        gguf_huggingface_name(out, tensor->name);
+        const char *type = json_string(json_get(&c->config, "model_type"));
+        gguf_huggingface_name(out, type ? type : "", tensor->name);
         return true;
     }
     const char *prefix, *rest;

@@ -246,6 +246,11 @@ static enum status slice_experts(struct loader *l, const char *prefix,
             if (status != OK)
                 return status;
         }
+        if (!loader_is_same_order(&out[e].gate.weight, &out[e].up.weight))
+            return error_set(error, ERROR_UNSUPPORTED,
+                             "%s: expert %s takes its inputs in another order (desc_act) than its "
+                             "gate_proj; convert the model with one order for both",
+                             checkpoint_path(l->checkpoint), places->parts[UP].name);
     }
     return OK;
 }

@@ -234,6 +234,12 @@ GGUF_MODELS = {
         **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL), "linear_key_head_dim": 32,
         "linear_value_head_dim": 32, "tie_word_embeddings": True,
     }, "Q8_0"),
+    "gguf_hunyuan_dense": (HunYuanDenseV1Config, {
+        **GGUF_TINY, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "Q8_0", N_GGUF_TINY_TOKENS),
+    "gguf_hunyuan_moe": (HunYuanMoEV1Config, {
+        **GGUF_TINY, "num_experts": 6, "moe_topk": 2, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "Q4_0", N_GGUF_TINY_TOKENS),
     "gguf_split": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS, 4),
 }
 

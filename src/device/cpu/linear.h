@@ -14,7 +14,7 @@
  *   2 bits     byte j*64.. holds the pairs of q(4j) .. q(4j+3), lowest first, j < 2
  *   1 bit      64 bytes: bit i is that of q(i)
  *
- * A span is the codes of its 2 units, then the levels of both:
+ * A span is the levels of its 2 units, then the codes of both, so that it is read in order:
  *
  *   SCALE      f16 scales [2 units][16 rows]
  *   SCALE_BIAS f16 [2 units][scale, bias][16 rows]
@@ -133,7 +133,7 @@ static inline bool is_grouped(enum linear_packing packing)
     return levels == LEVELS_GROUP_BIAS || levels == LEVELS_GROUP;
 }
 
-/* Of both units of a span, behind their codes. */
+/* Of both units of a span, before their codes. */
 static inline int level_bytes_of(enum linear_packing packing)
 {
     enum linear_levels levels = packing_shapes[packing].levels;

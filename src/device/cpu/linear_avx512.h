@@ -40,15 +40,14 @@ ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
 }
 
-/* For n rows (a constant) that meet the weights at once. One or two are bound by memory. Under the
- * products of more, requests from the first-level cache would fill its few miss buffers and hold up
- * the activations: the second level asks, from further away. */
-ALWAYS_INLINE void prefetch_for_rows(int n, const uint8_t *at, int bytes)
+/* For n rows (a constant) that meet weights of some bits at once. Where few products follow a line
+ * the hardware's own streams are the fastest, and requests of ours only get in their way. Under the
+ * products of more rows too few loads are in flight to keep a stream running: we ask, for the
+ * second level, because the first one's few miss buffers would fill and hold up the activations. */
+ALWAYS_INLINE void prefetch_for_rows(int n, int bits, const uint8_t *at, int bytes)
 {
-    if (n <= 2) {
-        prefetch_weights(at, bytes);
+    if (n <= 2 || (n <= 4 && bits >= 8))
         return;
-    }
     uintptr_t address = (uintptr_t)at + PREFETCH_FAR;
     for (int line = 0; line < bytes; line += 64)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T1);
@@ -136,40 +135,39 @@ ALWAYS_INLINE __m512i add_field(__m512i codes, __m512i plane, int mask, int from
                                      _mm512_set1_epi8((char)(mask << to)), codes, AND_OR);
 }
 
-/* Unsigned codes of unit u of the current span: 8 registers of 4 columns x 16 rows. */
+/* Unsigned codes of word i (4 columns x 16 rows) of unit u of the current span. */
+ALWAYS_INLINE __m512i load_word(enum linear_packing packing, const struct span_walk *walk, int u,
+                                int i)
+{
+    const uint8_t *p = walk->at + level_bytes_of(packing) + u * unit_bytes_of(packing);
+    const int bits = packing_shapes[packing].bits;
+    if (bits == 8)
+        return _mm512_loadu_si512(p + 64 * i);
+    __m512i codes = _mm512_setzero_si512();
+    if (bits & 4) {
+        codes = _mm512_loadu_si512(p + 64 * (i % 4));
+        codes = _mm512_and_si512(i < 4 ? codes : _mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15));
+        p += 256;
+    }
+    if (bits & 2) {
+        codes = add_field(codes, _mm512_loadu_si512(p + 64 * (i / 4)), 3, 2 * (i % 4), bits & 4);
+        p += 128;
+    }
+    if (bits & 1)
+        codes = add_field(codes, _mm512_loadu_si512(p), 1, i, bits & 6);
+    if (!has_table(packing))
+        return codes;
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
+    return _mm512_shuffle_epi8(table, codes);
+}
+
+/* All words of the unit. */
 ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct span_walk *walk, int u,
                               __m512i codes[UNIT_WORDS])
 {
-    const uint8_t *p = walk->at + u * unit_bytes_of(packing);
-    const int bits = packing_shapes[packing].bits;
-    if (bits == 8) {
-        for (int i = 0; i < UNIT_WORDS; i++)
-            codes[i] = _mm512_loadu_si512(p + 64 * i);
-        return;
-    }
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int i = 0; i < 4; i++) {
-        __m512i both = bits & 4 ? _mm512_loadu_si512(p + 64 * i) : _mm512_setzero_si512();
-        codes[i] = _mm512_and_si512(both, low);
-        codes[i + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-    }
-    p += bits & 4 ? 256 : 0;
-    for (int j = 0; j < 2 && bits & 2; j++, p += 64) {
-        __m512i pairs = _mm512_loadu_si512(p);
-        for (int f = 0; f < 4; f++)
-            codes[4 * j + f] = add_field(codes[4 * j + f], pairs, 3, 2 * f, bits & 4);
-    }
-    if (bits & 1) {
-        __m512i singles = _mm512_loadu_si512(p);
-        for (int i = 0; i < UNIT_WORDS; i++)
-            codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
-    }
-    if (!has_table(packing))
-        return;
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
     for (int i = 0; i < UNIT_WORDS; i++)
-        codes[i] = _mm512_shuffle_epi8(table, codes[i]);
+        codes[i] = load_word(packing, walk, u, i);
 }
 
 /* The levels of one unit: `second` is the bias, or, for groups of 16, the second group's scale.
@@ -226,7 +224,7 @@ ALWAYS_INLINE void load_nibbles(const uint8_t *p, __m512 *scale, __m512 *minimum
 ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
                                              const struct span_walk *walk, int u)
 {
-    const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
+    const uint8_t *p = walk->at + u * level_bytes_of(packing) / 2;
     const __m512 zero = _mm512_setzero_ps();
     struct unit_levels levels = {zero, zero, {zero, zero}};
     switch (packing_shapes[packing].levels) {

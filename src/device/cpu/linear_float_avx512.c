@@ -174,7 +174,7 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
         acc[i][0] = acc[i][1] = _mm512_setzero_ps();
     for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
         if (is_first)
-            prefetch_for_rows(n, w, UNIT * BLOCK_ROWS * 2);
+            prefetch_for_rows(n, 16, w, UNIT * BLOCK_ROWS * 2);
 #pragma GCC unroll 16
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;

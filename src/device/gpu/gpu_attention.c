@@ -25,7 +25,7 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
     (void)device;
     (void)max_rows;
     (void)max_sequences;
-    return kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
+    return kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, false, "GPU", error);
 }
 
 static struct kd_pages shape_of(const struct kv_layout *layout)

@@ -247,7 +247,7 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
                 struct panel panel = panel_at(part, scratch, block - first);
                 struct linear_range tile = {row, row + n};
                 if (is_vnni_tile(part, in, row / TILE_ROWS_MAX))
-                    linear_avx512_int8(part, in, block, tile, output);
+                    linear_avx512_int8(part, in, block, tile, row == rows.first, output);
                 else
                     multiply_tile(part, in, &panel, block, row, (int)n, output);
             }
@@ -336,10 +336,12 @@ static void multiply(const struct linear_part *part, const struct linear_input *
     else
         for (int64_t block = blocks.first; block < blocks.end; block++)
             linear_avx512_float(part, in, block, rows, output);
+    finish_stores(output);
 }
 
 const struct linear_kernels linear_kernels_amx = {
     .tile_rows = tile_rows,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_avx512,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

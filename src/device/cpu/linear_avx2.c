@@ -578,6 +578,7 @@ static size_t scratch_bytes(const struct linear_part *part)
 
 const struct linear_kernels linear_kernels_avx2 = {
     .tile_rows = tile_rows,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_scalar,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

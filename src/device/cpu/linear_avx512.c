@@ -135,9 +135,9 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
-    const bool is_first = rows->is_first;
     /* What opens groups and super spans lies between the codes: a line more a span is asked for. */
     const int bits = packing_shapes[packing].bits;
+    const bool prefetches = rows->is_first && wants_prefetch(n, bits);
     const int span_step = 2 * unit_bytes_of(packing) + level_bytes_of(packing) +
                           (is_grouped(packing) || is_super(packing) ? 64 : 0);
     __m512 acc[MAX_ROWS];
@@ -146,7 +146,7 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
         acc[i] = _mm512_setzero_ps();
     for (int s = 0; s < n_spans_of(part); s++) {
         walk_enter(packing, &walk, s);
-        if (is_first)
+        if (prefetches)
             prefetch_for_rows(n, bits, walk.at, span_step);
         if (is_grouped(packing) && walk.group_spans > 0) {
             add_span(packing, n, &walk, q, levels, height, acc);
@@ -195,14 +195,15 @@ static int kernel_rows(int64_t left)
 }
 
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows, const struct linear_output *output)
+                        int64_t block, struct linear_range rows, bool is_first,
+                        const struct linear_output *output)
 {
     size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
     for (int64_t row = rows.first; row < rows.end;) {
         size_t tile = (size_t)row / height, place = (size_t)row % height;
         size_t at = tile * n_units * height;
         struct rows_view view = {in->codes + (at + place) * UNIT, in->levels + at * 2 + place,
-                                 in->sums + at * 3 + place, height, row == rows.first};
+                                 in->sums + at * 3 + place, height, is_first && row == rows.first};
         int n = kernel_rows(rows.end - row);
         __m512 y[MAX_ROWS];
         kernels[part->packing][n](part, block, &view, y);
@@ -222,25 +223,58 @@ static size_t scratch_bytes(const struct linear_part *part)
     return 0;
 }
 
+/* Blocks that some rows meet before the next rows do, so that results of one row come in longer
+ * pieces; their weights stay in the second-level cache. */
+enum { GROUP_BLOCKS = 4, GROUP_BYTES = 128 << 10 };
+
+static int64_t group_blocks(const struct linear_part *part)
+{
+    size_t fits = GROUP_BYTES / part->block_bytes;
+    return fits < 1 ? 1 : fits > GROUP_BLOCKS ? GROUP_BLOCKS : (int64_t)fits;
+}
+
+static void multiply_groups(const struct linear_part *part, const struct linear_input *in,
+                            struct linear_range blocks, struct linear_range rows,
+                            const struct linear_output *output)
+{
+    int64_t step = group_blocks(part);
+    for (int64_t first = blocks.first; first < blocks.end; first += step) {
+        int64_t end = first + step < blocks.end ? first + step : blocks.end;
+        for (int64_t row = rows.first; row < rows.end; row += in->tile_rows) {
+            int64_t next = row + in->tile_rows;
+            struct linear_range tile = {row, next < rows.end ? next : rows.end};
+            for (int64_t block = first; block < end; block++) {
+                if (part->mode == MODE_INT8)
+                    linear_avx512_int8(part, in, block, tile, row == rows.first, output);
+                else
+                    linear_avx512_bf16(part, in, block, tile, row == rows.first, output);
+            }
+        }
+    }
+}
+
 static void multiply(const struct linear_part *part, const struct linear_input *in,
                      struct linear_range blocks, struct linear_range rows,
                      const struct linear_output *output, void *scratch)
 {
     (void)scratch;
-    for (int64_t block = blocks.first; block < blocks.end; block++) {
-        if (part->mode == MODE_INT8)
-            linear_avx512_int8(part, in, block, rows, output);
-        else if (part->mode == MODE_BF16 && part->packing == PACKING_F8)
-            linear_avx512_fp8(part, in, block, rows, output);
-        else if (part->mode == MODE_BF16)
-            linear_avx512_bf16(part, in, block, rows, output);
-        else
-            linear_avx512_float(part, in, block, rows, output);
+    bool is_fp8 = part->mode == MODE_BF16 && part->packing == PACKING_F8;
+    if (part->mode != MODE_FLOAT && !is_fp8) {
+        multiply_groups(part, in, blocks, rows, output);
+    } else {
+        for (int64_t block = blocks.first; block < blocks.end; block++) {
+            if (is_fp8)
+                linear_avx512_fp8(part, in, block, rows, output);
+            else
+                linear_avx512_float(part, in, block, rows, output);
+        }
     }
+    finish_stores(output);
 }
 
 const struct linear_kernels linear_kernels_avx512 = {
     .tile_rows = tile_rows,
+    .pass_bytes = 256 << 10, /* of 1 MiB on Zen 4 */
     .prepare = linear_prepare_avx512,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

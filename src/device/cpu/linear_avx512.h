@@ -40,14 +40,28 @@ ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
 }
 
-/* For n rows (a constant) that meet weights of some bits at once. Where few products follow a line
- * the hardware's own streams are the fastest, and requests of ours only get in their way. Under the
- * products of more rows too few loads are in flight to keep a stream running: we ask, for the
- * second level, because the first one's few miss buffers would fill and hold up the activations. */
+/* Whether so few products follow a line of weights that memory alone bounds n rows. */
+ALWAYS_INLINE bool is_bound_by_memory(int n, int bits)
+{
+    return n <= 2 || (n <= 4 && bits >= 8);
+}
+
+/* Whether to ask for weights ahead of n rows. AMD's own streams are the fastest where memory alone
+ * bounds, and requests of ours get in their way (docs/performance.md); Intel's are not. */
+ALWAYS_INLINE bool wants_prefetch(int n, int bits)
+{
+    return !is_bound_by_memory(n, bits) || !__builtin_cpu_is("amd");
+}
+
+/* For n rows (a constant) that meet weights of some bits at once. Under the products of many rows
+ * requests from the first-level cache would fill its few miss buffers and hold up the activations:
+ * the second level asks, from further away. */
 ALWAYS_INLINE void prefetch_for_rows(int n, int bits, const uint8_t *at, int bytes)
 {
-    if (n <= 2 || (n <= 4 && bits >= 8))
+    if (is_bound_by_memory(n, bits)) {
+        prefetch_weights(at, bytes);
         return;
+    }
     uintptr_t address = (uintptr_t)at + PREFETCH_FAR;
     for (int line = 0; line < bytes; line += 64)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T1);
@@ -269,7 +283,8 @@ ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
     return levels;
 }
 
-/* Results of n rows, 16 outputs each; lanes past the part's last row are dropped. */
+/* Results of n rows, 16 outputs each; lanes past the part's last row are dropped. Streamed ones
+ * need finish_stores before another thread may read them. */
 ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int64_t row, int n,
                               const struct linear_output *output, const __m512 *y)
 {
@@ -278,8 +293,19 @@ ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int
     float *to = linear_output_at(output, row, block * BLOCK_ROWS);
     __m512 bias =
         part->bias ? _mm512_loadu_ps(part->bias + block * BLOCK_ROWS) : _mm512_setzero_ps();
+    if (output->is_streamed && mask == 0xFFFF && ((uintptr_t)to | 4 * output->stride) % 64 == 0) {
+        for (int i = 0; i < n; i++, to += output->stride)
+            _mm512_stream_ps(to, part->bias ? _mm512_add_ps(y[i], bias) : y[i]);
+        return;
+    }
     for (int i = 0; i < n; i++, to += output->stride)
         _mm512_mask_storeu_ps(to, mask, part->bias ? _mm512_add_ps(y[i], bias) : y[i]);
+}
+
+ALWAYS_INLINE void finish_stores(const struct linear_output *output)
+{
+    if (output->is_streamed)
+        _mm_sfence();
 }
 
 ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
@@ -287,13 +313,13 @@ ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
     return part->padded_cols / SPAN;
 }
 
-/* linear_avx512.c: rows [rows.first, rows.end) of one tile at most, int8 activations. */
+/* linear_avx512.c: int8 activations. `is_first`: no rows before these have met the block. */
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows,
+                        int64_t block, struct linear_range rows, bool is_first,
                         const struct linear_output *output);
 /* linear_quantize_avx512.c */
 void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,
-                           struct linear_range tiles);
+                           struct linear_range tiles, struct linear_range units);
 /* linear_float_avx512.c: f32 and bf16 activations. */
 void linear_avx512_float(const struct linear_part *part, const struct linear_input *in,
                          int64_t block, struct linear_range rows,
@@ -302,7 +328,7 @@ void linear_avx512_float(const struct linear_part *part, const struct linear_inp
 void linear_avx512_fp8(const struct linear_part *part, const struct linear_input *in, int64_t block,
                        struct linear_range rows, const struct linear_output *output);
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows,
+                        int64_t block, struct linear_range rows, bool is_first,
                         const struct linear_output *output);
 
 #endif

@@ -23,7 +23,7 @@ void linear_neon_float(const struct linear_part *part, const struct linear_input
                        struct linear_range rows, const struct linear_output *output);
 /* linear_quantize_neon.c */
 void linear_prepare_neon(const struct linear_input *in, enum linear_mode mode,
-                         struct linear_range tiles);
+                         struct linear_range tiles, struct linear_range units);
 
 /* --- levels ----------------------------------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ from transformers import (GptOssConfig, HunYuanMoEV1Config, Qwen2MoeConfig, Qwen
 
 import tiny_hybrids
 from make_mlx_models import write_gpt_oss
-from make_tiny_models import (GPT_OSS, QWEN2_MIXTURE, SMALL, build_config, random_model, random_tokens, rope, round_to_bf16,
+from make_tiny_models import (GPT_OSS, QWEN2_MIXTURE, SMALL, build_config, random_model, random_tokens, rope, round_to,
                               write_experts)
 
 BITS, GROUP = 4, 32
@@ -104,7 +104,7 @@ def load(folder, tokens):
 def check(csgl, name):
     config_class, keys, experts = MODELS[name]
     model = random_model(name, build_config(config_class, SMALL, keys))
-    round_to_bf16(model)
+    round_to(model, torch.bfloat16)
     tokens = random_tokens(name, 24, model.config.vocab_size)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

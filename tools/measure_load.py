@@ -2,8 +2,8 @@
 
     python tools/measure_load.py CSGL [--runs 3] [--only NAME ...]
 
-Needs numpy, torch, gguf, mlx, compressed-tensors, safetensors. One model of 0.25 billion random weights (4 layers of width 2048) is
-written a format: a tile of 256 outputs is encoded and repeated, which no loader can tell. The time is that of
+Needs numpy, torch, gguf, mlx, compressed-tensors, safetensors. One model of 0.25 billion random weights (4 layers of width
+2048) is written a format: a tile of 256 outputs is encoded and repeated, which no loader can tell. The time is that of
 `csgl bench_one_batch` of one token, files in the page cache, the best of the runs, less that of a model without layers to
 speak of; printed are seconds for a billion weights and a GB of file.
 """

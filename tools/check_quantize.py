@@ -25,7 +25,7 @@ from transformers import (GptOssConfig, HunYuanMoEV1Config, Qwen2MoeConfig, Qwen
 
 import tiny_hybrids
 from make_mlx_models import write_gpt_oss
-from make_tiny_models import (GPT_OSS, QWEN2_MIXTURE, SMALL, build_config, random_model, random_tokens, rope, round_to_bf16,
+from make_tiny_models import (GPT_OSS, QWEN2_MIXTURE, SMALL, build_config, random_model, random_tokens, rope, round_to,
                               write_experts)
 
 BITS, GROUP = 4, 32
@@ -46,8 +46,10 @@ MODELS = {
     "qwen3_next": (Qwen3NextConfig, HYBRID, "single"),
     "qwen3_5_moe": (Qwen3_5MoeTextConfig, HYBRID, "single"),
     "qwen3_5_moe_fused": (Qwen3_5MoeTextConfig, HYBRID, "fused"),
-    "hunyuan_moe": (HunYuanMoEV1Config, {"intermediate_size": 32, "num_experts": 4, "moe_topk": 4, "num_attention_heads": 4,
-                                         "head_dim": 16, "tie_word_embeddings": True, **rope("dynamic", alpha=1000.0, factor=1.0)}, "single"),
+    "hunyuan_moe": (HunYuanMoEV1Config, {
+        "intermediate_size": 32, "num_experts": 4, "moe_topk": 4, "num_attention_heads": 4, "head_dim": 16,
+        "tie_word_embeddings": True, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "single"),
 }
 
 
@@ -55,8 +57,8 @@ def old_keys(model):
     """What mlx-lm reads of a configuration and transformers 5 no longer writes."""
     config, keys = model.config, {"rope_theta": model.config.rope_parameters["rope_theta"]}
     if config.model_type == "hunyuan_v1_moe":
-        keys |= {"model_type": "hunyuan", "num_shared_expert": 1, "use_mixed_mlp_moe": True, "use_cla": False, "cla_share_factor": 2, "use_qk_norm": True,
-                 "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
+        keys |= {"model_type": "hunyuan", "num_shared_expert": 1, "use_mixed_mlp_moe": True, "use_cla": False,
+                 "cla_share_factor": 2, "use_qk_norm": True, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}}
     if config.model_type in tiny_hybrids.TYPES:
         keys |= {"full_attention_interval": tiny_hybrids.interval(config.layer_types), "partial_rotary_factor": 0.25,
                  "decoder_sparse_step": 1}
@@ -104,7 +106,7 @@ def load(folder, tokens):
 def check(csgl, name):
     config_class, keys, experts = MODELS[name]
     model = random_model(name, build_config(config_class, SMALL, keys))
-    round_to_bf16(model)
+    round_to(model, torch.bfloat16)
     tokens = random_tokens(name, 24, model.config.vocab_size)
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

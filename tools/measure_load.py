@@ -2,8 +2,8 @@
 
     python tools/measure_load.py CSGL [--runs 3] [--only NAME ...]
 
-Needs numpy, torch, gguf, mlx, compressed-tensors, safetensors. One model of 0.25 billion random weights (4 layers of width 2048) is
-written a format: a tile of 256 outputs is encoded and repeated, which no loader can tell. The time is that of
+Needs numpy, torch, gguf, mlx, compressed-tensors, safetensors. One model of 0.25 billion random weights (4 layers of width
+2048) is written a format: a tile of 256 outputs is encoded and repeated, which no loader can tell. The time is that of
 `csgl bench_one_batch` of one token, files in the page cache, the best of the runs, less that of a model without layers to
 speak of; printed are seconds for a billion weights and a GB of file.
 """
@@ -20,7 +20,7 @@ import gguf
 import mlx.core as mx
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import make_hf_quantized_models as hub
 from gguf_writing import FILE_TYPES, encode
@@ -136,12 +136,49 @@ def write_hub(folder, n_layers, name):
     return write_folder(folder, n_layers, parts_of, {"quantization_config": config_of(**arguments)}, False)
 
 
+def write_gpt_oss(folder, n_layers):
+    """Mixtures of 8 experts of width 2048 in mxfp4; a quarter of the layers' weights are floats in attention."""
+    config = {"model_type": "gpt_oss", "intermediate_size": HIDDEN, "num_local_experts": 8, "num_experts_per_tok": 2,
+              "sliding_window": 128, "attention_bias": False, "tie_word_embeddings": True,
+              "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+              "quantization_config": {"quant_method": "mxfp4"}}
+    write_folder(folder, 0, lambda cols: {"weight": (tile(cols).bfloat16(), 0)}, {}, True)
+    state = load_file(folder / "model.safetensors")
+    for i in range(n_layers):
+        layer = f"model.layers.{i}"
+        for module, (rows, cols) in LINEARS.items():
+            if "self_attn" in module:
+                state[f"{layer}.{module}.weight"] = tile(cols).repeat(rows // TILE, 1).bfloat16()
+        state |= {f"{layer}.{norm}.weight": torch.ones(HIDDEN, dtype=torch.bfloat16) for norm in NORMS}
+        state[f"{layer}.self_attn.sinks"] = torch.zeros(HEADS, dtype=torch.bfloat16)
+        state[f"{layer}.mlp.router.weight"] = torch.zeros(8, HIDDEN, dtype=torch.bfloat16)
+        state[f"{layer}.mlp.router.bias"] = torch.zeros(8, dtype=torch.bfloat16)
+        for part, rows in {"gate_up_proj": 2 * HIDDEN, "down_proj": HIDDEN}.items():
+            stem = f"{layer}.mlp.experts.{part}"
+            state[f"{stem}_blocks"] = torch.randint(0, 256, (8, rows, HIDDEN // 32, 16), dtype=torch.uint8)
+            state[f"{stem}_scales"] = torch.full((8, rows, HIDDEN // 32), 118, dtype=torch.uint8)
+            state[f"{stem}_bias"] = torch.zeros(8, rows, dtype=torch.bfloat16)
+    save_file(state, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **config, "num_hidden_layers": n_layers}))
+    return folder
+
+
+def n_weights(name, n_layers):
+    """Of the matrices."""
+    total = sum(rows * cols for _, module, rows, cols in matrices(n_layers) if name != GPT_OSS or "mlp" not in module)
+    return total + (n_layers * 8 * 3 * HIDDEN * HIDDEN if name == GPT_OSS else 0)
+
+
+GPT_OSS, AT_LOAD = "gpt_oss mxfp4", "safetensors bfloat16, mlx_q4 at load"
+
+
 def writers():
     """{name: function of (folder, layers)}"""
     kinds = {f"gguf {kind.name}": kind for kind in FILE_TYPES}
     found = {name: lambda folder, n, kind=kind: write_gguf(folder, kind, n) for name, kind in kinds.items()}
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         found[f"safetensors {str(dtype)[6:]}"] = lambda folder, n, dtype=dtype: write_floats(folder, n, dtype)
+    found |= {AT_LOAD: lambda folder, n: write_floats(folder, n, torch.bfloat16), GPT_OSS: write_gpt_oss}
     for name, (_, _, arguments, _) in MLX_MODELS.items():
         if "moe" not in name and "overrides" not in name:
             found[name] = lambda folder, n, arguments=arguments: write_mlx(folder, n, arguments)
@@ -168,8 +205,6 @@ def main():
     arguments = parser.parse_args()
     mx.set_default_device(mx.cpu)
     command = [arguments.csgl, "bench_one_batch", "--input-len", "1", "--output-len", "1", "--runs", "1"]
-    n_weights = sum(rows * cols for _, _, rows, cols in matrices(LAYERS))
-    small = sum(rows * cols for _, _, rows, cols in matrices(1))
     for name, write in writers().items():
         if arguments.only and name not in arguments.only:
             continue
@@ -178,9 +213,11 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 path = write(pathlib.Path(folder), n_layers)
                 size = sum(file.stat().st_size for file in pathlib.Path(folder).iterdir())
-                results.append((seconds(command, path, arguments.runs), size))
+                more = ["--quantization", "mlx_q4"] if name == AT_LOAD else []
+                results.append((seconds([*command, *more], path, arguments.runs), size))
         (short, short_size), (long, long_size) = results
-        per_weight, per_byte = (long - short) / (n_weights - small), (long - short) / (long_size - short_size)
+        per_weight = (long - short) / (n_weights(name, LAYERS) - n_weights(name, 1))
+        per_byte = (long - short) / (long_size - short_size)
         print(f"{name}: {per_weight * 1e9:.2f} s a billion weights, {per_byte * 1e9:.2f} s a GB of file", flush=True)
 
 

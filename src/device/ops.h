@@ -342,7 +342,8 @@ struct edit_logits_args {
  * weight 0 are never drawn. Ranks: larger logits first, of equal ones the lower id. Kept are the
  * first top_k in rank; of these the first whose weights reach share / 2^32 of theirs together; of
  * these the ones that weigh at least `least`. Drawn is the first kept token at which the sum of
- * weights passes number / 2^64 of the kept ones', in order of rank, or of ids where all are kept.
+ * weights passes number / 2^64 of the kept ones', in order of rank, or of ids where nothing is cut
+ * (top_k, share and least are off).
  */
 struct sample_row {
     uint64_t number; /* uniform in 0 .. 2^64 - 1 */

@@ -114,25 +114,24 @@ uint64_t sampler_bits(uint64_t seed, uint32_t choice, int64_t position, uint32_t
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Lays the arrays out one behind another, at `host` or only counted; the bytes. */
+/* The next array of `bytes` in the memory at `host`; only counted where there is none yet. */
+static void *take(uint8_t *host, size_t *used, size_t bytes)
+{
+    void *at = host ? host + *used : NULL;
+    *used += size_round_up(bytes, 64);
+    return at;
+}
+
+/* Lays the arrays out one behind another; the bytes. */
 static size_t lay_out(struct sampler *s, uint8_t *host)
 {
-    size_t rows = (size_t)s->max_rows, used = 0;
-    struct {
-        void **array;
-        size_t bytes;
-    } arrays[] = {
-        {(void **)&s->rows, rows * sizeof *s->rows},
-        {(void **)&s->edits, (size_t)s->max_edits * sizeof *s->edits},
-        {(void **)&s->tokens, rows * sizeof *s->tokens},
-        {(void **)&s->logprobs, rows * sizeof *s->logprobs},
-        {(void **)&s->top_tokens, rows * SAMPLER_MAX_LOGPROBS * sizeof *s->top_tokens},
-        {(void **)&s->top_logprobs, rows * SAMPLER_MAX_LOGPROBS * sizeof *s->top_logprobs}};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        if (host)
-            *arrays[i].array = host + used;
-        used += size_round_up(arrays[i].bytes, 64);
-    }
+    size_t rows = (size_t)s->max_rows, tops = rows * SAMPLER_MAX_LOGPROBS, used = 0;
+    s->rows = take(host, &used, rows * sizeof *s->rows);
+    s->edits = take(host, &used, (size_t)s->max_edits * sizeof *s->edits);
+    s->tokens = take(host, &used, rows * sizeof *s->tokens);
+    s->logprobs = take(host, &used, rows * sizeof *s->logprobs);
+    s->top_tokens = take(host, &used, tops * sizeof *s->top_tokens);
+    s->top_logprobs = take(host, &used, tops * sizeof *s->top_logprobs);
     return used;
 }
 

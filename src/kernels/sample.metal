@@ -246,11 +246,20 @@ KERNEL(sample, CBUF(float, logits, 0), CBUF(kd_sample_row, rows, 1), CBUF(kd_sam
         s = states[row_number];
         if (s.task == TASK_PART && TID < p.n_parts)
             found[TID] = row_seen[TID].sums[0];
-        if ((s.task == TASK_TOTAL || s.task == TASK_DIGIT) && TID < KD_SAMPLE_BINS) {
+        if (s.task == TASK_TOTAL || s.task == TASK_DIGIT) {
+            // All threads load, as each would wait long for what is one behind another.
+            const uint n_threads = KD_ROW_THREADS, n_slices = n_threads / KD_SAMPLE_BINS;
+            const uint bin = TID % KD_SAMPLE_BINS;
             ulong sum = 0;
-            for (uint i = 0; i < p.n_parts; i++)
-                sum += row_seen[i].sums[TID];
-            found[TID] = sum;
+            for (uint i = TID / KD_SAMPLE_BINS; i < p.n_parts; i += n_slices)
+                sum += row_seen[i].sums[bin];
+            sums[TID] = sum;
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            sum = 0;
+            for (uint i = 0; i < n_slices && TID < KD_SAMPLE_BINS; i++)
+                sum += sums[i * KD_SAMPLE_BINS + bin];
+            if (TID < KD_SAMPLE_BINS)
+                found[bin] = sum;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
         kd_conclude(s, row, row_seen, found, p.n_parts);
@@ -320,7 +329,9 @@ KERNEL(sample, CBUF(float, logits, 0), CBUF(kd_sample_row, rows, 1), CBUF(kd_sam
         for (uint i = begin + TID; i < end; i += KD_ROW_THREADS) {
             const uint key = kd_rank_key(from[i]);
             const uint bin = kd_bin(key, s, keeps_all);
-            const ulong amount = bin < KD_SAMPLE_BINS ? kd_amount(from[i], i, key, s, row.inverse) : 0;
+            if (bin == KD_SAMPLE_BINS) // most of them, after the first digits
+                continue;
+            const ulong amount = kd_amount(from[i], i, key, s, row.inverse);
             KD_UNROLL for (uint b = 0; b < KD_SAMPLE_BINS; b++) bins[b] += bin == b ? amount : 0;
         }
         const ulong sum = kd_sum_bins(bins, LANE);

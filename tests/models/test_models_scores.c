@@ -2,6 +2,7 @@
  * reference's logits. */
 #include "models/model_case.h"
 #include "scheduler/scheduler.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -59,13 +60,14 @@ static void on_event(void *context, const struct token_event *event)
     }
 }
 
-static void score(const char *name)
+static void score(const char *name, const char *device)
 {
     struct model_case c;
     struct case_engine e;
     struct engine_executor executor;
     struct scheduler *scheduler;
     struct case_options case_options = case_options_default();
+    case_options.device = device;
     model_case_open(&c, name);
     case_engine_open(&e, &c, &case_options, comm_self());
     struct scores s = {.model = &c};
@@ -102,8 +104,11 @@ static void scores_of_a_prompt_are_the_references(void **state)
     (void)state;
     static const char *const names[] = {"qwen3_gqa8", "llama_gqa3_tied", "mistral_sliding",
                                         "qwen3_5_even_tied", "gpt_oss_gqa2"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        score(names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        score(names[i], NULL);
+        if (test_gpu())
+            score(names[i], test_gpu());
+    }
 }
 
 int main(void)

@@ -253,7 +253,10 @@ static enum status prepare_attention(struct bench *b, struct prepared *p, int32_
     }
     if (status == OK)
         p->cost = profile_cost_paged_attention(b->device, a);
-    p->arithmetic = ARITHMETIC_F32;
+    bool is_rounded = cpu_device_activations(b->device) == ACTIVATIONS_INT8 &&
+                      layout.dtype != DTYPE_F32 && layout.dtype != DTYPE_F16 &&
+                      b->limits.operations_per_s[ARITHMETIC_BF16][1] > 0;
+    p->arithmetic = is_rounded ? ARITHMETIC_BF16 : ARITHMETIC_F32;
     return status;
 }
 

@@ -49,7 +49,8 @@ template <class at, int SPANS> struct copier {
         codes = tiles + (size_t)(first_tile + tile) * p.n_tiles * at::CODE_BYTES +
                 i % (at::CODE_BYTES / 16) * 16;
         codes_step = (size_t)CODE_TILES * p.n_tiles * at::CODE_BYTES;
-        values = x + (size_t)(blockIdx.x * at::COLUMNS + row) * p.n_tiles * KD_TILE_COLS + i % 8 * 8;
+        values = x + (size_t)(blockIdx.x * at::COLUMNS + row) * p.n_tiles * KD_TILE_COLS +
+                 i % 8 * 8;
         values_step = (size_t)VALUE_ROWS * p.n_tiles * KD_TILE_COLS;
         term_step = (size_t)p.term_stride * p.n_tiles * KD_TILE_COLS;
         value_at = at::VALUES + row * TILE_ROW_BYTES + (i % 8 ^ (row & 1) << 2) * 16;
@@ -72,7 +73,7 @@ template <class at, int SPANS> struct copier {
         const uint16_t *v = values + term * term_step + (size_t)k * KD_TILE_COLS;
 #pragma unroll
         for (int n = 0; n * KD_MANY_THREADS < CODES; n++)
-            if (n * KD_MANY_THREADS + i < CODES)
+            if (n * KD_MANY_THREADS + (int)i < CODES)
                 native_copy(to + (n * KD_MANY_THREADS + i) * 16, c + n * codes_step);
 #pragma unroll
         for (int n = 0; n < VALUES; n++)
@@ -81,11 +82,11 @@ template <class at, int SPANS> struct copier {
             return;
 #pragma unroll
         for (int n = 0; n * KD_MANY_THREADS < LEVELS; n++)
-            if (n * KD_MANY_THREADS + i < LEVELS)
+            if (n * KD_MANY_THREADS + (int)i < LEVELS)
                 native_copy(to + at::LEVELS + (n * KD_MANY_THREADS + i) * 16,
                             levels + (k >> p.level_shift) * at::LEVEL_BYTES +
                                 (size_t)n * (KD_MANY_THREADS * 16) * n_levels);
-        if (i < SPANS * at::COLUMNS / 4)
+        if ((int)i < SPANS * at::COLUMNS / 4)
             native_copy(to + at::SUMS + i * 16,
                         sums + ((size_t)k * SPANS * p.n_terms + term) * p.term_stride);
     }

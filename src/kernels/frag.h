@@ -26,14 +26,13 @@ KD_INLINE void kd_frag_load_turned(thread kd_frag &f, threadgroup const float *f
     simdgroup_load(f, from, stride, ulong2(0, 0), true);
 }
 
-KD_INLINE void kd_frag_store(thread const kd_frag &f, threadgroup float *to, uint stride, uint)
+KD_INLINE void kd_frag_store(thread kd_frag &f, threadgroup float *to, uint stride, uint)
 {
     simdgroup_store(f, to, stride);
 }
 
 // c += a b.
-KD_INLINE void kd_frag_add_product(thread kd_frag &c, thread const kd_frag &a,
-                                   thread const kd_frag &b, uint)
+KD_INLINE void kd_frag_add_product(thread kd_frag &c, thread kd_frag &a, thread kd_frag &b, uint)
 {
     simdgroup_multiply_accumulate(c, a, b, c);
 }
@@ -65,15 +64,15 @@ KD_INLINE void kd_frag_load_turned(thread kd_frag &f, threadgroup const float *f
     f.y = at[stride];
 }
 
-KD_INLINE void kd_frag_store(thread const kd_frag &f, threadgroup float *to, uint stride, uint lane)
+KD_INLINE void kd_frag_store(thread kd_frag &f, threadgroup float *to, uint stride, uint lane)
 {
     threadgroup float *at = to + lane / 4u * stride + lane % 4u * 2u;
     at[0] = f.x;
     at[1] = f.y;
 }
 
-KD_INLINE void kd_frag_add_product(thread kd_frag &c, thread const kd_frag &a,
-                                   thread const kd_frag &b, uint lane)
+KD_INLINE void kd_frag_add_product(thread kd_frag &c, thread kd_frag &a, thread kd_frag &b,
+                                   uint lane)
 {
     KD_UNROLL for (uint k = 0; k < 8; k++)
     {

@@ -276,7 +276,7 @@ int command_plan(int argc, char **argv)
          "plan with weights of this type: bf16, mlx_q4, Q4_0, ..."},
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
-        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32", 0,
+        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
          0, "type of cached keys and values; auto: bf16"},
         {"--memory-ratio", NULL, OPTION_NUMBER, &p.options.memory_ratio, "SHARE", 0.01, 1,
          "share of the available memory to use"},

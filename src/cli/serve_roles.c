@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "cli/serve.h"
 #include "message/supervisor.h"
 #include "scheduler/process.h"
@@ -61,20 +62,29 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .state_dtype = state_dtype_of_word(o->model.mamba_ssm_dtype),
         .n_states = o->model.num_mamba_slots,
         .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    double begin = system_seconds();
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
+    double read = system_seconds();
     if (status == OK)
         status = device_open(&p->device, o->model.device, &cpu, error);
     if (status == OK)
         log_info("%s: %s, %s activations", o->model.model_path,
                  device_is_cpu(p->device) ? cpu_isa_name(cpu.isa) : p->device->name,
                  device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
+    double opened = system_seconds();
     if (status == OK)
         status = engine_open(&p->engine, p->checkpoint, p->device, comm_self(), &request,
                              progress_if_terminal(), NULL, error);
     if (status == OK)
         status =
             engine_executor_init(&p->executor, p->engine, tokenizer_size(p->text.tokenizer), error);
-    return status;
+    if (status != OK)
+        return status;
+    struct engine_times t = engine_times(p->engine);
+    log_info("started in %.2f s: configuration and tokenizer %.2f, device %.2f, plan %.2f, memory "
+             "%.2f, weights %.2f",
+             system_seconds() - begin, read - begin, opened - read, t.plan, t.memory, t.weights);
+    return OK;
 }
 
 int serve_scheduler(const struct serve_options *o)

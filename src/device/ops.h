@@ -69,7 +69,7 @@ struct kv_layout {
     int32_t page_size; /* tokens a page, a power of two */
     int32_t n_heads;   /* KV heads */
     int32_t head_dim;
-    enum dtype dtype; /* F32, F16 or BF16 */
+    enum dtype dtype; /* F32, F16, BF16; I8 or I4 where the device has them */
 };
 
 /* One layer's pages: n_pages * kv_page_bytes at `offset` of `buffer`. */
@@ -154,7 +154,9 @@ struct qk_norm_rope_args {
     bool norm_last;
 };
 
-/* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. */
+/* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. Of a
+ * page's tokens one may be written when those before it are, and all that it held from its place on
+ * is lost. */
 struct kv_store_args {
     struct kv_pages pages;
     struct tensor k, v;  /* [T, n_kv * D] */
@@ -173,8 +175,8 @@ struct kv_copy_page_args {
  * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
  * head sees one more key, whose score is sinks[h] (not scaled) and whose value is 0.
  * One pass with online softmax; scores are never materialised.
- * 1e-5 relative to max |v| with f32 KV in float mode; otherwise products may be rounded to bf16:
- * 1e-2. */
+ * 1e-5 relative to max |v| in float mode, to what the pages hold; otherwise products may be rounded
+ * to bf16: 1e-2. */
 struct paged_attention_args {
     struct kv_pages pages;
     struct tensor q;          /* [T, n_q * D] */
@@ -466,6 +468,12 @@ struct device_table {
 
     /* Bytes that may still be taken; 0: not known. */
     uint64_t (*memory_available)(const struct device *);
+
+    /* Of a device that runs ops after they were called; both NULL where an op is done when its call
+     * returns. mark notes, as mark `i`, the time at which what was queued so far is done; after a
+     * sync `marked` tells the seconds from one mark to another. */
+    void (*mark)(struct device *, int i);
+    enum status (*marked)(struct device *, int from, int to, double *seconds, struct error *);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

@@ -17,6 +17,12 @@ enum status engine_open(struct engine **out, const struct checkpoint *checkpoint
                         void *progress_context, struct error *error);
 void engine_free(struct engine *engine);
 
+/* Seconds that the parts of engine_open took. */
+struct engine_times {
+    double plan, memory, weights; /* memory: of caches and workspace */
+};
+struct engine_times engine_times(const struct engine *engine);
+
 const struct model *engine_model(const struct engine *engine);
 const struct memory_plan *engine_plan(const struct engine *engine);
 struct kv_cache *engine_cache(struct engine *engine);

@@ -54,7 +54,9 @@ static enum status run(void *context, const struct batch *batch, const struct dr
     if (batch->n_want == 0)
         return engine_wait(e->engine, error);
     struct tensor logits = engine_logits_tensor(e->engine);
-    return sampler_draw(&e->sampler, engine_ops(e->engine), &logits, out, error);
+    status = sampler_draw(&e->sampler, engine_ops(e->engine), &logits, out, error);
+    /* The tokens' copy has waited; this is for the profile. */
+    return status == OK && e->profile ? engine_wait(e->engine, error) : status;
 }
 
 struct executor engine_executor_table(struct engine_executor *e)

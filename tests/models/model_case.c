@@ -82,11 +82,10 @@ void model_case_open(struct model_case *c, const char *name)
     snprintf(path, sizeof path, CASES "%s/%s", name, strcmp(model, ".") == 0 ? "" : model);
     expect_ok(checkpoint_open(&c->checkpoint, path, &error), &error);
     const struct json *quantize = json_get(&json, "quantize");
-    if (quantize)
-        expect_ok(
-            checkpoint_quantize(c->checkpoint, (int32_t)json_number(json_get(quantize, "bits"), 0),
-                                (int32_t)json_number(json_get(quantize, "group_size"), 0), &error),
-            &error);
+    c->bits = (int32_t)json_number(json_get(quantize, "bits"), 0);
+    c->group = (int32_t)json_number(json_get(quantize, "group_size"), 0);
+    if (c->bits)
+        expect_ok(checkpoint_quantize(c->checkpoint, c->bits, c->group, &error), &error);
     str_done(&text);
     arena_done(&arena);
 }

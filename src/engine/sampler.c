@@ -306,10 +306,9 @@ enum status sampler_prepare(struct sampler *s, const struct draw *draws, int32_t
 /* --- drawing ---------------------------------------------------------------------------------- */
 
 /* Asks for the logprobs of those draws [first, end) that want them, neighbours that want as many
- * together; their number. */
-static int32_t queue_logprobs(struct sampler *s, struct device *ops, const struct tensor *logits)
+ * together. */
+static void queue_logprobs(struct sampler *s, struct device *ops, const struct tensor *logits)
 {
-    int32_t n = 0;
     for (int32_t i = s->first, next; i < s->end; i = next) {
         int32_t n_top = s->draws[i].params->n_logprobs;
         for (next = i + 1; next < s->end && s->draws[next].params->n_logprobs == n_top; next++)
@@ -325,9 +324,7 @@ static int32_t queue_logprobs(struct sampler *s, struct device *ops, const struc
                 on_device(s, s->top_logprobs, DTYPE_F32, i, next - i, SAMPLER_MAX_LOGPROBS)};
         args.top_tokens.cols = args.top_logprobs.cols = n_top;
         device_logprobs(ops, &args);
-        n += next - i;
     }
-    return n;
 }
 
 static bool wants_logprobs(const struct sampler *s)

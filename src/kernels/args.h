@@ -234,6 +234,62 @@ struct kd_delta_commit {
     uint32_t n_accepted_stride, x_stride, tape_stride;
 };
 
+/* As struct logit_edit. */
+struct kd_logit_edit {
+    int32_t row, token;
+    float bias, penalty, minus, before;
+};
+
+struct kd_edit_logits {
+    uint32_t n_edits, logits_stride, is_undo;
+};
+
+struct kd_logprobs {
+    uint32_t n_tokens, n_top;
+    uint32_t logits_stride, tokens_stride, logprobs_stride, top_tokens_stride, top_logprobs_stride;
+};
+
+/* A threadgroup looks through a part of a row's logits. */
+enum {
+    KD_SAMPLE_PART = 4096, /* logits, or more where there would be too many parts */
+    KD_SAMPLE_MAX_PARTS = 64,
+    KD_SAMPLE_DIGIT_BITS = 4, /* of a rank, that a turn finds */
+    KD_SAMPLE_DIGITS = 32 / KD_SAMPLE_DIGIT_BITS,
+    KD_SAMPLE_BINS = 1 << KD_SAMPLE_DIGIT_BITS
+};
+
+/* As struct sample_row. */
+struct kd_sample_row {
+    uint64_t number, least;
+    float inverse;
+    int32_t top_k;
+    uint32_t share;
+    int32_t token;
+};
+
+/* What is known of a row's draw between two turns (sample.metal). */
+struct kd_sample_state {
+    uint64_t goal, least;
+    float max;
+    uint32_t task, next, search;
+    uint32_t key, shift, part;
+    uint32_t last_key;
+    int32_t last_id, token;
+};
+
+/* What a part of a row found in a turn. */
+struct kd_sample_part {
+    uint64_t sums[KD_SAMPLE_BINS];
+    float max;
+    int32_t id;
+};
+
+struct kd_sample {
+    uint32_t n_tokens, n_parts, part_tokens;
+    uint32_t logits_stride, tokens_stride;
+    uint32_t is_first; /* turn */
+};
+
 struct kd_state_copy {
     uint64_t words; /* of 4 bytes, a slot */
 };

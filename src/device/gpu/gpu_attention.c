@@ -62,7 +62,7 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
 {
     struct gpu_device *gpu = gpu_device_of(device);
     (void)max_rows;
-    enum status status = kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
+    enum status status = kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, false, "GPU", error);
     if (status == OK && gpu->has_native)
         status = reserve_splits(gpu, max_sequences, n_q_heads, error);
     return status;

@@ -16,6 +16,17 @@ static enum status wait(struct gpu_device *gpu, struct error *error)
     return gpu->driver->wait(gpu->gpu, error);
 }
 
+/* Before a copy. */
+static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
+{
+    if (!gpu->info.orders_copies)
+        return wait(gpu, error);
+    if (gpu->is_queued)
+        gpu->driver->commit(gpu->gpu);
+    gpu->is_queued = false;
+    return OK;
+}
+
 static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
                                     struct error *error)
 {
@@ -40,7 +51,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -51,7 +62,7 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
                                    void *to, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
@@ -69,7 +80,8 @@ void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
         {(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z}, n_threads, shared_bytes};
     gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
                           &grid);
-    gpu->driver->barrier(gpu->gpu);
+    if (!gpu->is_beside)
+        gpu->driver->barrier(gpu->gpu);
     gpu->is_queued = true;
 }
 
@@ -78,6 +90,18 @@ void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct g
              uint32_t n_threads)
 {
     gpu_run_shared(gpu, kernel, buffers, n_buffers, args, args_bytes, groups, n_threads, 0);
+}
+
+void gpu_beside_begin(struct gpu_device *gpu)
+{
+    assert(!gpu->is_beside);
+    gpu->is_beside = true;
+}
+
+void gpu_beside_end(struct gpu_device *gpu)
+{
+    gpu->is_beside = false;
+    gpu->driver->barrier(gpu->gpu);
 }
 
 /* The GPU has no threads of this process. */
@@ -95,6 +119,20 @@ static uint64_t gpu_memory_available(const struct device *device)
     return info.memory_bytes ? info.memory_bytes : system_available_memory();
 }
 
+static void gpu_mark(struct device *device, int i)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    gpu->driver->mark(gpu->gpu, i);
+    gpu->is_queued = true;
+}
+
+static enum status gpu_marked(struct device *device, int from, int to, double *seconds,
+                              struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    return gpu->driver->marked(gpu->gpu, from, to, seconds, error);
+}
+
 static enum status gpu_sync(struct device *device, struct error *error)
 {
     return wait(gpu_device_of(device), error);
@@ -104,7 +142,7 @@ static void gpu_close(struct device *device)
 {
     struct gpu_device *gpu = gpu_device_of(device);
     struct gpu_memory *own[] = {gpu->inputs.memory, gpu->splits.parts, gpu->splits.levels,
-                                gpu->splits.counters};
+                                gpu->splits.counters, gpu->sampling};
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
         if (own[i])
             gpu->driver->free(gpu->gpu, own[i]);
@@ -133,7 +171,10 @@ static const struct device_table gpu_table = {
     .attention_reserve = gpu_attention_reserve,
     .state_slot_bytes = gpu_state_slot_bytes,
     .gated_delta_reserve = gpu_gated_delta_reserve,
+    .sample_reserve = gpu_sample_reserve,
     .observe = gpu_observe,
+    .mark = gpu_mark,
+    .marked = gpu_marked,
     .sync = gpu_sync,
     .close = gpu_close,
 };
@@ -176,6 +217,9 @@ enum status gpu_device_open(struct device **out, const char *name, int index, bo
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->driver = driver;
+    gpu->table = gpu_table;
+    if (!driver->mark)
+        gpu->table.mark = NULL;
     enum status status = driver->open(index, &gpu->gpu, error);
     if (status != OK) {
         free(gpu);
@@ -184,7 +228,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index, bo
     gpu->n_terms = is_exact ? 2 : 1;
     driver->info(gpu->gpu, &gpu->info);
     snprintf(gpu->name, sizeof gpu->name, "%s", gpu->info.name);
-    gpu->device = (struct device){.table = &gpu_table, .name = gpu->name};
+    gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (gpu->info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
                            gpu->name, gpu->info.max_threads, KD_ROW_THREADS);

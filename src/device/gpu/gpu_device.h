@@ -27,7 +27,10 @@
     X(conv1d_commit)                                                                               \
     X(gated_delta)                                                                                 \
     X(gated_delta_commit)                                                                          \
-    X(state_copy)
+    X(state_copy)                                                                                  \
+    X(edit_logits)                                                                                 \
+    X(sample)                                                                                      \
+    X(logprobs)
 
 /* Those of src/kernels/cuda: a driver has all of them or none. */
 #define GPU_NATIVE_LINEARS(X, form)                                                                \
@@ -86,6 +89,7 @@ struct gpu_splits {
 
 struct gpu_device {
     struct device device; /* first, so that a struct device * is one of these */
+    struct device_table table;
     const struct gpu_driver *driver;
     struct gpu *gpu;
     char name[64];
@@ -95,7 +99,10 @@ struct gpu_device {
     uint32_t n_terms; /* 16-bit values that stand for one of a native linear's inputs */
     struct gpu_inputs inputs;
     struct gpu_splits splits;
+    struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
+    size_t sampling_bytes;
     bool is_queued; /* something was dispatched since the last wait */
+    bool is_beside; /* what is dispatched needs not see what was dispatched just before */
 };
 
 static inline struct gpu_device *gpu_device_of(struct device *device)
@@ -125,7 +132,13 @@ void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
                     size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
                     uint32_t shared_bytes);
 
-/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
+/* Between these, what is queued may run side by side: each part of an op writes what no other one
+ * touches. */
+void gpu_beside_begin(struct gpu_device *gpu);
+void gpu_beside_end(struct gpu_device *gpu);
+
+/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c, gpu_states.c and
+ * gpu_sample.c. */
 #define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
 DEVICE_OPS(GPU_OP)
 #undef GPU_OP
@@ -161,5 +174,9 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
 size_t gpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
 enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error);
+
+/* gpu_sample.c */
+enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
+                               struct error *error);
 
 #endif

@@ -343,6 +343,9 @@ void gpu_linear(struct device *device, const struct linear_args *args)
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
     int32_t first = 0;
     struct kd_inputs prepared = {0};
+    bool is_beside = !gpu->has_native; /* native units share the place of their prepared inputs */
+    if (is_beside)
+        gpu_beside_begin(gpu);
     for (int i = 0; i < linear->n_units; i++) {
         const struct unit *unit = &linear->units[i];
         struct tensor out = tensor_cols(args->out, first, unit->rows);
@@ -357,4 +360,6 @@ void gpu_linear(struct device *device, const struct linear_args *args)
         prepared = p;
         run_tiles(gpu, unit, args->x.rows, &out);
     }
+    if (is_beside)
+        gpu_beside_end(gpu);
 }

@@ -474,6 +474,7 @@ NATIVE void few(const float *q, const uint16_t *pages, const int32_t *q_start,
 }
 
 #define FEW(name, dim, is_bf16, nq)                                                                \
+    KD_WAITS(name)                                                                                 \
     extern "C" __global__ void __launch_bounds__(KD_FEW_THREADS, 1)                                \
         name(const float *q, const uint16_t *pages, const int32_t *q_start, const int32_t *kv_len, \
              const int32_t *page_table, const float *sinks, float *out, float *parts,              \

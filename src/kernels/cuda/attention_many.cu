@@ -288,6 +288,7 @@ NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
 }
 
 #define MANY(name, dim, is_bf16, tokens)                                                           \
+    KD_WAITS(name)                                                                                 \
     extern "C" __global__ void __launch_bounds__(KD_MANY_QUERY_THREADS, 1)                         \
         name(const float *q, const uint16_t *pages, const int32_t *q_start, const int32_t *kv_len, \
              const int32_t *page_table, const float *sinks, float *out,                            \

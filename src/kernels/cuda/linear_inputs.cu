@@ -150,6 +150,7 @@ NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float
         *factor_out = p.span ? factor.y * 0x1p24f : factor.y;
 }
 
+KD_WAITS(linear_inputs)
 extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     linear_inputs(const float *x, const int32_t *order, uint2 *values, float *sums, float *factors,
                   const __grid_constant__ kd_inputs p)

@@ -224,6 +224,7 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
 }
 
 #define MANY(name, bits, spans, is_wide, is_bf16, rt, nt, n_groups)                                \
+    KD_WAITS(name)                                                                                 \
     extern "C" __global__ void __launch_bounds__(KD_MANY_THREADS, n_groups)                        \
         name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,    \
              const float *factors, const float *bias, float *out,                                  \

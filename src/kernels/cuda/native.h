@@ -5,13 +5,29 @@
 #ifndef CSGL_KERNELS_CUDA_NATIVE_H
 #define CSGL_KERNELS_CUDA_NATIVE_H
 
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#else
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#endif
+#define KD_KERNELS 1 // args.h needs no more than these types
 #include "../args.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #define NATIVE __device__ __forceinline__
 #define EVERY_LANE 0xFFFFFFFFu
+
+// Tells the driver that kernel `name` waits for what it reads, as the dialect's do (../kd_cuda.h):
+// it may be started while the dispatch before it still runs. All its threads must wait.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define KD_WAITS(name) extern "C" { __device__ uint8_t kd_waits_##name = 1; }
+#else
+#define KD_WAITS(name)
+#endif
 
 // The dispatch behind this one may start; what it reads of ours it waits for.
 NATIVE void native_let_next_start()
@@ -61,9 +77,11 @@ template <bool IS_BF16> NATIVE float2 native_unpack(uint32_t word)
 {
     if (IS_BF16)
         return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u));
-    half2 pair;
-    memcpy(&pair, &word, sizeof pair);
-    return __half22float2(pair);
+    float2 pair;
+    asm("{.reg .f16 l,h; mov.b32 {l,h},%2; cvt.f32.f16 %0,l; cvt.f32.f16 %1,h;}"
+        : "=f"(pair.x), "=f"(pair.y)
+        : "r"(word));
+    return pair;
 }
 
 // 16 bytes that are read once and never written: they pass the L1 cache by.

@@ -173,7 +173,7 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
 }
 
 #define FLAT(name, bits, spans, is_wide, is_bf16, rt, nt, n_threads, n_groups)                     \
-    KD_WAITS(name)                                                                                  \
+    KD_WAITS(name)                                                                                 \
     extern "C" __global__ void __launch_bounds__(n_threads, n_groups)                              \
         name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,    \
              const float *factors, const float *bias, float *out,                                  \

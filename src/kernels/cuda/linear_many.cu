@@ -78,8 +78,6 @@ template <class at, int SPANS> struct copier {
 #pragma unroll
         for (int n = 0; n < VALUES; n++)
             native_copy(to + value_at + n * VALUE_ROWS * TILE_ROW_BYTES, v + n * values_step);
-        if (SPANS == 0)
-            return;
 #pragma unroll
         for (int n = 0; n * KD_MANY_THREADS < LEVELS; n++)
             if (n * KD_MANY_THREADS + (int)i < LEVELS)

@@ -71,7 +71,8 @@ struct csgl_config {
     const char *random_weights;     /* "bf16", "Q4_0", ...: model_path is a config.json or a folder
                                        with one, and weights of this type are made up; NULL: none */
     const char *chat_template_path; /* replaces the model's own; NULL: none */
-    const char *device;             /* "cpu" or NULL; "cuda", "cuda:N": an NVIDIA GPU */
+    const char *device;             /* "cpu" or NULL; "cuda", "cuda:N": an NVIDIA GPU; "metal": an
+                                       Apple GPU; "auto": a GPU if there is one */
     int threads;                    /* of the CPU; 0: all processors */
     int activations;                /* enum csgl_activations */
     int kv_cache_dtype;             /* enum csgl_kv_dtype */

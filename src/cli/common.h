@@ -68,7 +68,7 @@ struct sampling_options sampling_options_default(void);
          "DEVICE",                                                                                 \
          0,                                                                                        \
          0,                                                                                        \
-         "cpu, cuda or cuda:N (first or Nth NVIDIA GPU); default cpu"},                            \
+         "auto, cpu, cuda, cuda:N (first or Nth NVIDIA GPU) or metal; default cpu"},               \
         {"--random-weights",                                                                       \
          "--dummy-weight",                                                                         \
          OPTION_STRING,                                                                            \

@@ -3,6 +3,7 @@
 #include "ops/ops_support.h"
 
 #include "base/half.h"
+#include "device/kv_layout.h"
 
 enum { MAX_SEQUENCES = 6 };
 
@@ -658,6 +659,11 @@ static void what_cannot_be_done_is_refused(void **test)
         assert_true(strlen(error.message) > 20);
     }
     device->table->close(device);
+    struct kv_layout codes = {16, 2, 64, DTYPE_I4};
+    struct error error = {0};
+    assert_int_equal(kv_layout_check(&codes, 4, 64, false, "GPU", &error), ERROR_UNSUPPORTED);
+    assert_string_equal(error.message,
+                        "a KV cache of int4 is not possible on the GPU; use f32, f16 or bf16");
 }
 
 int main(void)

@@ -140,6 +140,7 @@ static void ops_of_a_gpu_are_timed_by_its_marks(void **state)
 static void the_cost_of_attention_is_what_its_rows_see(void **state)
 {
     (void)state;
+    struct fixture f = open_fixture();
     int32_t q_start[] = {0, 1, 5}, kv_len[] = {100, 4};
     struct buffer starts = {.host = q_start, .bytes = sizeof q_start};
     struct buffer lengths = {.host = kv_len, .bytes = sizeof kv_len};
@@ -149,13 +150,14 @@ static void the_cost_of_attention_is_what_its_rows_see(void **state)
         .kv_len = {.buffer = &lengths, .dtype = DTYPE_I32, .rows = 2, .cols = 1, .stride = 1},
         .n_sequences = 2,
         .n_q_heads = 4};
-    struct op_cost cost = profile_cost_paged_attention(NULL, &a);
+    struct op_cost cost = profile_cost_paged_attention(f.device, &a);
     /* One row sees 100 tokens; four see 1, 2, 3 and 4. */
     assert_true(cost.operations == 4.0 * (100 + 10) * 4 * 8);
     assert_true(cost.bytes == (100 + 4) * 2.0 * 2 * 8 * 2);
     a.window = 20;
-    cost = profile_cost_paged_attention(NULL, &a);
+    cost = profile_cost_paged_attention(f.device, &a);
     assert_true(cost.operations == 4.0 * (20 + 10) * 4 * 8);
+    close_fixture(&f);
 }
 
 static void the_cost_of_every_op_is_known(void **state)

@@ -20,7 +20,17 @@ void codes_turn(float *x, int dim)
 {
     int width = dim & -dim;
     float scale = 1 / sqrtf((float)width);
-    for (int half = 1; half < width; half *= 2)
+    /* The first two steps at once: the loops below are too short there for vectors. */
+    int half = width >= 4 ? 4 : 1;
+    for (int i = 0; half == 4 && i < dim; i += 4) {
+        float a = x[i] + x[i + 1], b = x[i] - x[i + 1];
+        float c = x[i + 2] + x[i + 3], d = x[i + 2] - x[i + 3];
+        x[i] = a + c;
+        x[i + 1] = b + d;
+        x[i + 2] = a - c;
+        x[i + 3] = b - d;
+    }
+    for (; half < width; half *= 2)
         for (int i = 0; i < dim; i += 2 * half)
             for (int d = i; d < i + half; d++) {
                 float a = x[d], b = x[d + half];
@@ -178,6 +188,65 @@ void codes_read_v(const struct kv_view *view, const void *piece, const uint16_t 
                  (float)codes_get(view->dtype, piece, v_index(view, lane, d));
 }
 
+/* One token's int8 codes: pairs of dims `stride` bytes apart, or all in every second byte. */
+static void put_pairs(uint8_t *at, size_t stride, const uint8_t *codes, int dim)
+{
+    for (int d = 0; d < dim; d += 2, at += stride) {
+        at[0] = codes[d];
+        at[1] = codes[d + 1];
+    }
+}
+
+static void put_seconds(uint8_t *at, const uint8_t *codes, int dim)
+{
+    for (int d = 0; d < dim; d++)
+        at[2 * d] = codes[d];
+}
+
+/* One token's codes of K. Where a unit is two dims of all tokens of a piece, each lies at the same
+ * place of its unit. */
+static void put_k(const struct kv_view *view, void *piece, int lane, const uint8_t *codes)
+{
+    int dim = view->head_dim;
+    if (view->dtype == DTYPE_I8) {
+        put_pairs((uint8_t *)piece + 2 * lane, 2 * (size_t)view->piece, codes, dim);
+        return;
+    }
+    if (2 * view->piece != CODES_UNIT) {
+        for (int d = 0; d < dim; d++)
+            codes_put(view->dtype, piece, k_index(view, lane, d), codes[d]);
+        return;
+    }
+    int shift = lane / 4 % 2 * 4;
+    uint8_t keep = (uint8_t)(0xF0 >> shift), *at = (uint8_t *)piece + lane % 4 * 4 + lane / 8;
+    for (int d = 0; d < dim; d += 2, at += CODES_UNIT_BYTES) {
+        at[0] = (uint8_t)((at[0] & keep) | codes[d] << shift);
+        at[2] = (uint8_t)((at[2] & keep) | codes[d + 1] << shift);
+    }
+}
+
+/* One token's codes of V. Where a unit is 16 dims of two tokens, a byte's two codes are the same
+ * token's. */
+static void put_v(const struct kv_view *view, void *piece, int lane, const uint8_t *codes)
+{
+    int dim = view->head_dim;
+    if (view->dtype == DTYPE_I8) {
+        put_seconds((uint8_t *)piece + lane / 2 * 2 * dim + lane % 2, codes, dim);
+        return;
+    }
+    if (2 * dim % CODES_UNIT) {
+        for (int d = 0; d < dim; d++)
+            codes_put(view->dtype, piece, v_index(view, lane, d), codes[d]);
+        return;
+    }
+    uint8_t *at = (uint8_t *)piece + lane / 2 * dim + lane % 2 * 2;
+    for (int d = 0; d < dim; d += CODES_UNIT / 2, at += CODES_UNIT_BYTES)
+        for (int i = 0; i < 4; i++) {
+            at[4 * i] = (uint8_t)(codes[d + i] | codes[d + 4 + i] << 4);
+            at[4 * i + 1] = (uint8_t)(codes[d + 8 + i] | codes[d + 12 + i] << 4);
+        }
+}
+
 void codes_store(const struct kv_view *view, const float *k, size_t k_stride, const float *v,
                  size_t v_stride, int n, int lane, void *k_piece, void *v_piece, uint16_t *scales)
 {
@@ -192,8 +261,7 @@ void codes_store(const struct kv_view *view, const float *k, size_t k_stride, co
             x[d] -= prediction[d];
         float scale = codes_encode(view->dtype, x, dim, codes);
         scales[2 * lane] = bf16_from_f32(scale);
-        for (int d = 0; d < dim; d++)
-            codes_put(view->dtype, k_piece, k_index(view, lane, d), codes[d]);
+        put_k(view, k_piece, lane, codes);
         if (n > 1) {
             for (int d = 0; d < dim; d++)
                 values[d] = view->dtype == DTYPE_I8 ? (int8_t)codes[d] : codes_values[codes[d]];
@@ -202,7 +270,6 @@ void codes_store(const struct kv_view *view, const float *k, size_t k_stride, co
         memcpy(x, v, (size_t)dim * sizeof *x);
         codes_turn(x, dim);
         scales[2 * lane + 1] = bf16_from_f32(codes_encode(view->dtype, x, dim, codes));
-        for (int d = 0; d < dim; d++)
-            codes_put(view->dtype, v_piece, v_index(view, lane, d), codes[d]);
+        put_v(view, v_piece, lane, codes);
     }
 }

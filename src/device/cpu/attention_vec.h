@@ -163,7 +163,8 @@ static inline void scale_scores(struct attention_tile *tile, const struct attent
                 vec share = vec_mul(x, vec_load(block->shares + lane));
                 vec up_to = vec_add(vec_prefix_sum(share), vec_set(before));
                 x = vec_add(x, vec_sub(up_to, share));
-                before += vec_sum(share);
+                if (lane + VEC_LANES < ATTENTION_PIECE)
+                    before += vec_sum(share);
             }
             vec_store(scores + lane, x);
         }

@@ -344,9 +344,15 @@ static enum status prepare_moe(struct bench *b, struct prepared *p, int32_t rows
     return OK;
 }
 
+/* The next experts each time, so that weights come from memory. */
 static void call_moe(struct bench *b, struct prepared *p, int i)
 {
     (void)i;
+    for (int32_t row = 0; row < p->moe.experts.rows; row++) {
+        int32_t *ids = tensor_at(&p->moe.experts, row);
+        for (int32_t k = 0; k < b->top_k; k++)
+            ids[k] = (ids[k] + b->top_k) % b->n_experts;
+    }
     device_moe_ffn(b->device, &p->moe);
 }
 

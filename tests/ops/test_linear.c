@@ -151,6 +151,44 @@ static double expected_sum(const struct weight *w, int64_t n, const float *x, bo
     return sum;
 }
 
+/* Enough rows for passes of each thread's own and results that pass the caches by, from any number
+ * of threads, against 16 rows at a time. */
+static void test_large_results_are_those_of_a_few_rows_at_a_time(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 136, COLS = 128, OUTPUTS = 272, STEP = 16 };
+    static const enum weight_encoding encodings[] = {WEIGHT_Q4_0, WEIGHT_Q4_1, WEIGHT_BF16};
+    uint64_t state = 11;
+    for (int e = 0; e < 3; e++)
+        for (int threads = 1; threads <= 6; threads++) {
+            struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_AUTO, threads);
+            struct linear_case c = {.n_parts = 1, .rows = ROWS};
+            c.slices[0] =
+                (struct weight_slice){.rows = OUTPUTS,
+                                      .cols = COLS,
+                                      .weight = new_weight(encodings[e], OUTPUTS, COLS, &state)};
+            struct linear *linear = load(device, &c);
+            struct matrix *x = random_matrix(device, ROWS, COLS, 0, &state);
+            struct matrix *whole = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+            struct matrix *part = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+            run(device, linear, x, whole);
+            for (int32_t row = 0; row < ROWS; row += STEP) {
+                int32_t n = ROWS - row < STEP ? ROWS - row : STEP;
+                struct linear_args args = {.linear = linear,
+                                           .x = tensor_rows(x->tensor, row, n),
+                                           .out = tensor_rows(part->tensor, row, n)};
+                device_linear(device, &args);
+            }
+            assert_memory_equal(at(part, 0), at(whole, 0), ROWS * OUTPUTS * sizeof(float));
+            free_matrix(device, x);
+            free_matrix(device, whole);
+            free_matrix(device, part);
+            device->table->linear_free(device, linear);
+            free((void *)(uintptr_t)c.slices[0].weight.data);
+            device->table->close(device);
+        }
+}
+
 /* The rows of three heads of two parts each, which the file has in turn: what each part loads is
  * what it would be as a weight of its own. */
 static void test_parts_that_share_rows_in_turn_are_taken_apart(void **state)
@@ -355,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_float_weights_may_have_any_number_of_columns),
         cmocka_unit_test(test_parts_of_different_encodings_share_an_input),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_large_results_are_those_of_a_few_rows_at_a_time),
         cmocka_unit_test(test_parts_that_share_rows_in_turn_are_taken_apart),
         cmocka_unit_test(test_linears_share_memory_without_harm),
         cmocka_unit_test(test_the_twin_is_the_written_out_sum),

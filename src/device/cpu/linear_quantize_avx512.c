@@ -139,6 +139,17 @@ ALWAYS_INLINE void scales_of(__m512i bits, __m512 *scales, __m512 *inverses)
     *inverses = _mm512_maskz_div_ps((__mmask16)(is_finite & ~is_zero), most, max);
 }
 
+/* The codes of two rows in a row: 32 bytes each. */
+ALWAYS_INLINE __m512i narrow_two_rows(__m512i low, __m512i high, __m512i next_low,
+                                      __m512i next_high)
+{
+    /* Packing leaves, in quarter k, the k-th words of 4 codes of low, high, next_low, next_high. */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i packed =
+        _mm512_packs_epi16(_mm512_packs_epi32(low, high), _mm512_packs_epi32(next_low, next_high));
+    return _mm512_permutexvar_epi32(order, packed);
+}
+
 /* One unit of the 16 rows at x, x + stride, ...; `at` is its place in the arrays of `in`. Codes of
  * a row that is not finite are meaningless; its scale makes its results not finite. */
 ALWAYS_INLINE void quantize_unit_of_16(const float *x, size_t stride, const struct linear_input *in,
@@ -160,11 +171,10 @@ ALWAYS_INLINE void quantize_unit_of_16(const float *x, size_t stride, const stru
         const float *row = x + (size_t)r * stride;
         low[r] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(row), by));
         high[r] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(row + 16), by));
-        _mm_storeu_si128((__m128i *)(void *)(in->codes + (at + (size_t)r) * UNIT),
-                         _mm512_cvtepi32_epi8(low[r]));
-        _mm_storeu_si128((__m128i *)(void *)(in->codes + (at + (size_t)r) * UNIT + 16),
-                         _mm512_cvtepi32_epi8(high[r]));
     }
+    for (int r = 0; r < TILE_ROWS_MAX; r += 2)
+        _mm512_storeu_si512(in->codes + (at + (size_t)r) * UNIT,
+                            narrow_two_rows(low[r], high[r], low[r + 1], high[r + 1]));
     __m512i first = reduce_rows(add_lanes, low), last = reduce_rows(add_lanes, high);
     __m512i sum = _mm512_add_epi32(first, last), zero = _mm512_setzero_si512();
     _mm512_storeu_ps(in->levels + at * 2, scales);

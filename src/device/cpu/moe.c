@@ -23,6 +23,9 @@ enum {
     CHUNK_BLOCKS = 8,   /* weight blocks that are multiplied at once: they stay in the cache */
     CHUNK_COLS = CHUNK_BLOCKS * BLOCK_ROWS,
     CHUNK_ROWS = 128, /* for so many rows; whole tiles */
+    /* Few rows take as many more blocks: their weights are met once, best in one long run. */
+    FEW_ROWS = TILE_ROWS_MAX,
+    FEW_TIMES = CHUNK_ROWS / FEW_ROWS,
     TASKS_PER_THREAD = 4,
     SMALL_INPUT = 1 << 15, /* floats to prepare that are not worth a barrier */
 };
@@ -185,6 +188,7 @@ struct moe_run {
     float *act;     /* [pairs, I] */
     uint8_t *scratch;
     int n_ranges; /* of an expert's inner columns, or of the output's */
+    int32_t chunk_blocks, chunk_cols;
 };
 
 static size_t take(size_t *total, size_t bytes)
@@ -303,13 +307,15 @@ static void for_groups(struct moe_run *run, thread_task task, int32_t cols)
         task(run, i, 0);
 }
 
-/* The results of one multiplication: [CHUNK_ROWS][CHUNK_COLS], from the ranges' first places. */
+/* The results of one multiplication: [rows][chunk_cols], from the ranges' first places. */
 static void multiply_chunk(const struct moe_run *run, const struct linear_part *part,
                            const struct linear_input *in, struct linear_range blocks,
                            struct linear_range rows, float *out, uint8_t *scratch)
 {
-    struct linear_output output = {
-        .out = out, .stride = CHUNK_COLS, .row = rows.first, .col = blocks.first * BLOCK_ROWS};
+    struct linear_output output = {.out = out,
+                                   .stride = (size_t)run->chunk_cols,
+                                   .row = rows.first,
+                                   .col = blocks.first * BLOCK_ROWS};
     run->cpu->linears->multiply(part, in, blocks, rows, &output, scratch);
 }
 
@@ -337,7 +343,8 @@ static void activate(const struct moe_run *run, const struct group *g, struct li
     const struct moe_ffn_args *args = run->args;
     const struct row_kernels *kernels = run->cpu->rows;
     int n = chunk_cols(blocks, run->stack->inner);
-    for (int64_t row = rows.first; row < rows.end; row++, gate += CHUNK_COLS, up += CHUNK_COLS) {
+    size_t stride = (size_t)run->chunk_cols;
+    for (int64_t row = rows.first; row < rows.end; row++, gate += stride, up += stride) {
         float *act = run->act + (size_t)(g->first + row) * (size_t)run->stack->inner +
                      blocks.first * BLOCK_ROWS;
         if (args->activation == ACTIVATION_SILU)
@@ -357,9 +364,9 @@ static void inner_task(void *context, int task, int worker)
     uint8_t *mine = run->scratch + (size_t)worker * run->stack->scratch_bytes;
     float *gate = (float *)(void *)mine, *up = gate + CHUNK_ROWS * CHUNK_COLS;
     uint8_t *scratch = (uint8_t *)(up + CHUNK_ROWS * CHUNK_COLS);
-    for (int64_t b = n_blocks * range / run->n_ranges; b < end; b += CHUNK_BLOCKS)
+    for (int64_t b = n_blocks * range / run->n_ranges; b < end; b += run->chunk_blocks)
         for (int64_t row = 0; row < g->n; row += chunk_rows(&g->x)) {
-            struct linear_range blocks = chunk_of(b, end, CHUNK_BLOCKS);
+            struct linear_range blocks = chunk_of(b, end, run->chunk_blocks);
             struct linear_range rows = chunk_of(row, g->n, chunk_rows(&g->x));
             multiply_chunk(run, &parts[0], &g->x, blocks, rows, gate, scratch);
             multiply_chunk(run, &parts[1], &g->x, blocks, rows, up, scratch);
@@ -398,7 +405,7 @@ static void add_group(const struct moe_run *run, const struct group *g, struct l
         for (int64_t i = rows.first; i < rows.end; i++) {
             int32_t pair = g->first + (int32_t)i;
             float *out = tensor_at(&run->args->out, run->rows[pair]);
-            run->cpu->rows->add_scaled(y + (i - rows.first) * CHUNK_COLS, run->weights[pair],
+            run->cpu->rows->add_scaled(y + (i - rows.first) * run->chunk_cols, run->weights[pair],
                                        out + blocks.first * BLOCK_ROWS, n);
         }
     }
@@ -412,8 +419,8 @@ static void outer_task(void *context, int task, int worker)
     uint8_t *mine = run->scratch + (size_t)worker * run->stack->scratch_bytes;
     float *y = (float *)(void *)mine;
     uint8_t *scratch = (uint8_t *)(y + 2 * CHUNK_ROWS * CHUNK_COLS);
-    for (int64_t b = n_blocks * task / run->n_ranges; b < end; b += CHUNK_BLOCKS) {
-        struct linear_range blocks = chunk_of(b, end, CHUNK_BLOCKS);
+    for (int64_t b = n_blocks * task / run->n_ranges; b < end; b += run->chunk_blocks) {
+        struct linear_range blocks = chunk_of(b, end, run->chunk_blocks);
         begin_sums(run, blocks);
         for (int32_t i = 0; i < run->n_groups; i++)
             add_group(run, &run->groups[i], blocks, y, scratch);
@@ -436,6 +443,8 @@ static void run_pass(struct moe_run *run)
     uint8_t *workspace = run->cpu->workspace.host;
     run->n_pairs = run->n_rows * run->args->experts.cols;
     run->n_groups = 0;
+    run->chunk_blocks = run->n_rows <= FEW_ROWS ? CHUNK_BLOCKS * FEW_TIMES : CHUNK_BLOCKS;
+    run->chunk_cols = run->chunk_blocks * BLOCK_ROWS;
     run->groups = (struct group *)(void *)(workspace + at.groups);
     run->rows = (int32_t *)(void *)(workspace + at.rows);
     run->weights = (float *)(void *)(workspace + at.weights);

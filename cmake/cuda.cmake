@@ -1,8 +1,10 @@
-# The kernels of src/kernels for NVIDIA GPUs. Where nvcc is found: a fat binary a file, with machine code for
-# Ampere, Hopper and Blackwell and PTX for the rest, as an array in the program. Without it the program holds
-# their source and has NVRTC compile it when it first starts. The GPU's driver is opened at run time.
+# The kernels of src/kernels, and those of src/kernels/cuda, for NVIDIA GPUs. Where nvcc is found: a fat binary a
+# file, with machine code for Ampere, Hopper and Blackwell and PTX of the first for the rest, as an array in the
+# program. Without it the program holds their source and has NVRTC compile it when it first starts. The GPU's
+# driver is opened at run time.
 option(CSGL_CUDA "kernels for NVIDIA GPUs" ON)
 option(CSGL_CUDA_SOURCE "put them into the program as source also where nvcc is" OFF)
+set(CSGL_CUDA_ARCHS 80 90 120 CACHE STRING "compute capabilities (times 10) with machine code, the lowest first")
 set(cuda_is_built OFF)
 if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING AND NOT APPLE)
   set(cuda_is_built ON)
@@ -19,8 +21,13 @@ if(NOT cuda_is_built OR NOT NVCC)
   set_source_files_properties(src/device/gpu/cuda_modules.c PROPERTIES HEADER_FILE_ONLY ON)
 endif()
 
-file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/kernels/*.metal)
-file(GLOB cuda_kernel_headers CONFIGURE_DEPENDS src/kernels/*.h)
+file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/kernels/*.metal src/kernels/cuda/*.cu)
+file(GLOB cuda_kernel_headers CONFIGURE_DEPENDS src/kernels/*.h src/kernels/cuda/*.h)
+list(GET CSGL_CUDA_ARCHS 0 lowest)
+set(architectures -gencode arch=compute_${lowest},code=compute_${lowest})
+foreach(arch ${CSGL_CUDA_ARCHS})
+  list(APPEND architectures -gencode arch=compute_${arch},code=sm_${arch})
+endforeach()
 set(cuda_folder ${CMAKE_CURRENT_BINARY_DIR}/cuda)
 file(MAKE_DIRECTORY ${cuda_folder})
 
@@ -61,8 +68,7 @@ foreach(source ${cuda_kernel_sources})
     DEPENDS ${source} ${cuda_kernel_headers} cmake/flatten.cmake VERBATIM)
   add_custom_command(OUTPUT ${cuda_folder}/${name}.fatbin
     COMMAND ${NVCC} -x cu -std=c++17 -O3 -fatbin -I${CMAKE_CURRENT_SOURCE_DIR}/src/kernels
-      -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=[sm_90,compute_90]
-      -gencode arch=compute_120,code=sm_120 -o ${cuda_folder}/${name}.fatbin ${source}
+      ${architectures} -o ${cuda_folder}/${name}.fatbin ${source}
     DEPENDS ${source} ${cuda_kernel_headers} VERBATIM)
 endforeach()
 cuda_table(cuda_source_arrays cu sources)

@@ -48,7 +48,15 @@ CSGL_API const char *csgl_version(void);
 /* --- engine ----------------------------------------------------------------------------------- */
 
 enum csgl_activations { CSGL_ACTIVATIONS_AUTO, CSGL_ACTIVATIONS_FLOAT, CSGL_ACTIVATIONS_INT8 };
-enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
+/* The last two on the CPU alone: codes with a scale a token and head. */
+enum csgl_kv_dtype {
+    CSGL_KV_AUTO,
+    CSGL_KV_BF16,
+    CSGL_KV_F16,
+    CSGL_KV_F32,
+    CSGL_KV_INT8,
+    CSGL_KV_INT4
+};
 /* Weights of floats become MLX's affine codes of 4 or 8 bits in groups of 64 while they are loaded.
  */
 enum csgl_quantization {

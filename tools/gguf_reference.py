@@ -14,13 +14,15 @@ import argparse
 import gguf
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config,
+from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config,
                           Qwen3MoeConfig)
 
+import gguf_hunyuan
 import gguf_hybrids
 
 CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
-                  "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig}
+                  "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig,
+                  "hunyuan-dense": HunYuanDenseV1Config, "hunyuan-moe": HunYuanMoEV1Config}
 
 GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -49,12 +51,16 @@ LAYER_NAMES = {
 EXPERT_NAMES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
 
-def huggingface_name(name):
+def layer_names(architecture):
+    return LAYER_NAMES | (gguf_hunyuan.LAYER_NAMES if architecture in gguf_hunyuan.ARCHITECTURES else {})
+
+
+def huggingface_name(name, architecture):
     """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight"""
     if name in GLOBAL_NAMES:
         return GLOBAL_NAMES[name]
     _, layer, module, kind = name.split(".")
-    return f"model.layers.{layer}.{LAYER_NAMES[module]}.{kind}"
+    return f"model.layers.{layer}.{layer_names(architecture)[module]}.{kind}"
 
 
 def permute_rows(rows, n_heads):
@@ -125,7 +131,9 @@ def model_config(metadata, tensors):
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
     }
-    if "moe" in metadata.architecture:
+    if metadata.architecture in gguf_hunyuan.ARCHITECTURES:
+        config |= gguf_hunyuan.configuration(metadata)
+    elif "moe" in metadata.architecture:
         config |= {
             "num_experts": int(metadata.model("expert_count")),
             "num_experts_per_tok": int(metadata.model("expert_used_count")),
@@ -155,7 +163,7 @@ def state_dict(metadata, tensors, config):
             continue
         if metadata.architecture in gguf_hybrids.ARCHITECTURES:
             theirs, values = gguf_hybrids.from_gguf(name, values, config)
-            state[theirs or huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+            state[theirs or huggingface_name(name, metadata.architecture)] = torch.from_numpy(np.ascontiguousarray(values))
             continue
         module = name.split(".")[-2]
         if metadata.architecture == "llama" and module in heads:
@@ -164,7 +172,7 @@ def state_dict(metadata, tensors, config):
             continue
         if module == "ffn_gate_inp_shexp":
             values = values[None]
-        state[huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+        state[huggingface_name(name, metadata.architecture)] = torch.from_numpy(np.ascontiguousarray(values))
     for name in tensors:
         if "ffn_gate_exps" in name:
             experts = f"model.layers.{name.split('.')[1]}.mlp.experts"

@@ -1,4 +1,4 @@
-"""Writes a transformers llama, qwen2, qwen3, qwen2_moe or qwen3_moe model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
+"""Writes a transformers llama, qwen, Qwen3.5 or Hunyuan model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
 
 The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 itself; for the others it only
 decodes, so plain encoders stand here. They are valid, not optimal: the judge of a test is what the file
@@ -8,8 +8,9 @@ dequantizes to. This is a module of make_tiny_models.py and has no command of it
 import gguf
 import numpy as np
 
+import gguf_hunyuan
 import gguf_hybrids
-from gguf_reference import EXPERT_NAMES, GLOBAL_NAMES, LAYER_NAMES, permute_rows
+from gguf_reference import EXPERT_NAMES, GLOBAL_NAMES, layer_names, permute_rows
 
 SUPERBLOCK = 256
 
@@ -137,14 +138,20 @@ def encode(values, kind):
     return ENCODERS[kind](values).reshape(*values.shape[:-1], -1)
 
 
-def gguf_name(name):
+def architecture_of(config):
+    """What GGUF calls a model type."""
+    theirs = {theirs: ours for ours, theirs in (gguf_hybrids.ARCHITECTURES | gguf_hunyuan.ARCHITECTURES).items()}
+    return theirs.get(config.model_type, config.model_type.replace("_moe", "moe"))
+
+
+def gguf_name(name, architecture):
     """model.layers.3.self_attn.q_proj.weight -> blk.3.attn_q.weight"""
     for ours, theirs in GLOBAL_NAMES.items():
         if theirs == name:
             return ours
     layer, rest = name.removeprefix("model.layers.").split(".", 1)
     module, kind = rest.rsplit(".", 1)
-    ours = next(key for key, value in LAYER_NAMES.items() if value == module)
+    ours = next(key for key, value in layer_names(architecture).items() if value == module)
     return f"blk.{layer}.{ours}.{kind}"
 
 
@@ -198,7 +205,11 @@ def add_configuration(writer, config):
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    is_hunyuan = config.model_type in gguf_hunyuan.ARCHITECTURES.values()
+    writer.add_rope_freq_base(gguf_hunyuan.raised_base(config) if is_hunyuan else config.rope_parameters["rope_theta"])
+    if is_hunyuan:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1)))
     if config.rope_parameters["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(config.rope_parameters["rope_type"]))
@@ -217,6 +228,7 @@ def add_mixture(writer, config):
 
 def tensors_of(model):
     """(GGUF name, values) of all tensors: stacks of gate and up rows in two, the shared expert's gate as a vector."""
+    architecture = architecture_of(model.config)
     heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         values = tensor.numpy()
@@ -225,7 +237,7 @@ def tensors_of(model):
             continue
         if model.config.model_type in gguf_hybrids.ARCHITECTURES.values():
             ours, values = gguf_hybrids.to_gguf(name, values, model.config)
-            yield ours or gguf_name(name), values
+            yield ours or gguf_name(name, architecture), values
             continue
         if module == "experts":
             stacks = zip(EXPERT_NAMES, np.split(values, 2, axis=1)) if name.endswith("gate_up_proj") else [
@@ -237,7 +249,7 @@ def tensors_of(model):
             values = values[0]
         if model.config.model_type == "llama" and module in heads:
             values = permute_rows(values, heads[module])
-        yield gguf_name(name), values
+        yield gguf_name(name, architecture), values
 
 
 def rope_divisors(model):
@@ -252,9 +264,7 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
     """Matrices in block format `kind`, vectors in F32. With a maximum, the model becomes several files of at most so
     many tensors: path.stem + -00001-of-0000N.gguf."""
     config = model.config
-    architecture = config.model_type.replace("_moe", "moe")
-    for ours, theirs in gguf_hybrids.ARCHITECTURES.items():
-        architecture = ours if theirs == architecture else architecture
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     writer.add_type("model")
     writer.add_name(name)
@@ -263,7 +273,9 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
     add_configuration(writer, config)
     if architecture in gguf_hybrids.ARCHITECTURES:
         gguf_hybrids.add_configuration(writer, config)
-    if architecture.endswith("moe"):
+    if architecture == "hunyuan-moe":
+        gguf_hunyuan.add_mixture(writer, config)
+    elif architecture.endswith("moe"):
         add_mixture(writer, config)
     add_tokenizer(writer, architecture, config.vocab_size)
     if config.rope_parameters["rope_type"] == "llama3":

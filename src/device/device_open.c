@@ -44,7 +44,8 @@ static enum status open_auto(struct device **out, const struct cpu_options *cpu,
         return cpu_device_open(out, cpu, error);
     }
     for (size_t i = 0; i < sizeof auto_drivers / sizeof auto_drivers[0]; i++) {
-        if (gpu_device_open(out, auto_drivers[i], 0, &reason) == OK) {
+        if (gpu_device_open(out, auto_drivers[i], 0, cpu->activations == ACTIVATIONS_FLOAT,
+                            &reason) == OK) {
             log_info("--device auto: %s %s", auto_drivers[i], (*out)->name);
             return OK;
         }
@@ -72,7 +73,7 @@ enum status device_open(struct device **out, const char *name, const struct cpu_
     if (cpu->activations == ACTIVATIONS_INT8)
         return error_set(error, ERROR_UNSUPPORTED,
                          "--device %s computes with float activations; int8 is the CPU's", name);
-    return gpu_device_open(out, driver, index, error);
+    return gpu_device_open(out, driver, index, cpu->activations == ACTIVATIONS_FLOAT, error);
 }
 
 bool device_is_cpu(const struct device *device)

@@ -52,6 +52,12 @@ struct op_cost profile_cost_linear(const struct device *device, const struct lin
                             2.0 * a->x.rows * a->x.cols * a->out.cols};
 }
 
+/* K and V of a token in a layer, with what the device keeps beside them. */
+static double token_bytes(const struct device *device, const struct kv_layout *layout)
+{
+    return (double)device->table->kv_page_bytes(device, layout) / layout->page_size;
+}
+
 /* The keys that each sequence's rows see: read once a sequence, multiplied once a row. */
 struct op_cost profile_cost_paged_attention(const struct device *device,
                                             const struct paged_attention_args *a)
@@ -59,7 +65,6 @@ struct op_cost profile_cost_paged_attention(const struct device *device,
     const struct kv_layout *layout = &a->pages.layout;
     const int32_t *q_start = tensor_at(&a->q_start, 0), *kv_len = tensor_at(&a->kv_len, 0);
     double n_read = 0.0, n_scores = 0.0;
-    (void)device;
     for (int32_t i = 0; i < a->n_sequences; i++) {
         double rows = q_start[i + 1] - q_start[i], length = kv_len[i];
         double seen = length - (rows - 1.0) / 2.0; /* by a row, on average */
@@ -68,8 +73,7 @@ struct op_cost profile_cost_paged_attention(const struct device *device,
         n_scores += rows * seen;
         n_read += a->window && length > a->window + rows ? a->window + rows : length;
     }
-    double row_bytes =
-        2.0 * layout->n_heads * layout->head_dim * (double)dtype_bytes(layout->dtype);
+    double row_bytes = token_bytes(device, layout);
     return (struct op_cost){n_read * row_bytes + bytes_of(&a->q) + bytes_of(&a->out),
                             4.0 * n_scores * a->n_q_heads * layout->head_dim};
 }
@@ -112,10 +116,8 @@ static struct op_cost cost_qk_norm_rope(const struct device *device, const void 
 static struct op_cost cost_kv_store(const struct device *device, const void *args)
 {
     const struct kv_store_args *a = args;
-    double values = (double)a->k.rows * (a->k.cols + a->v.cols);
-    (void)device;
     return (struct op_cost){.bytes = bytes_of(&a->k) + bytes_of(&a->v) +
-                                     values * (double)dtype_bytes(a->pages.layout.dtype)};
+                                     a->k.rows * token_bytes(device, &a->pages.layout)};
 }
 
 static struct op_cost cost_paged_attention(const struct device *device, const void *args)
@@ -241,6 +243,27 @@ static struct op_cost cost_gated_delta_commit(const struct device *device, const
                             3.0 * a->x.rows * elements};
 }
 
+static struct op_cost cost_edit_logits(const struct device *device, const void *args)
+{
+    const struct edit_logits_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->edits) + 8.0 * a->edits.rows};
+}
+
+static struct op_cost cost_sample(const struct device *device, const void *args)
+{
+    const struct sample_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
+static struct op_cost cost_logprobs(const struct device *device, const void *args)
+{
+    const struct logprobs_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
 /* An op that is not in this list is measured in time alone. */
 typedef struct op_cost (*op_cost_function)(const struct device *device, const void *args);
 static const op_cost_function costs[N_OPS] = {
@@ -262,6 +285,9 @@ static const op_cost_function costs[N_OPS] = {
     [OP_conv1d_update] = cost_conv1d_update,
     [OP_gated_delta] = cost_gated_delta,
     [OP_gated_delta_commit] = cost_gated_delta_commit,
+    [OP_edit_logits] = cost_edit_logits,
+    [OP_sample] = cost_sample,
+    [OP_logprobs] = cost_logprobs,
 };
 
 bool profile_knows(int op)

@@ -18,7 +18,7 @@ struct engine {
     struct buffer inputs;            /* the step's arrays on the device */
     char *packed_inputs;             /* the same, before they are copied there */
     struct buffer logits;
-    float *host_logits; /* of the last step; of our own where the CPU does not reach `logits` */
+    float *row_logits; /* [vocabulary] what engine_logits hands out */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
     struct engine_times times;
@@ -89,12 +89,6 @@ static enum status make_cache(struct engine *e, struct error *error)
     return status == OK ? kv_cache_init(&e->cache, &spec, error) : status;
 }
 
-static enum status make_host_logits(struct engine *e, struct error *error)
-{
-    e->host_logits = e->logits.host ? e->logits.host : malloc(e->logits.bytes);
-    return e->host_logits ? OK : error_memory(error, e->logits.bytes);
-}
-
 static enum status make_workspace(struct engine *e, struct error *error)
 {
     const struct device_table *table = e->device->table;
@@ -106,8 +100,8 @@ static enum status make_workspace(struct engine *e, struct error *error)
     if (status == OK)
         status = table->buffer_alloc(
             e->device, forward_tensor_bytes(r->max_want, e->model->vocab_size), &e->logits, error);
-    if (status == OK)
-        status = make_host_logits(e, error);
+    if (status == OK && !(e->row_logits = calloc((size_t)e->model->vocab_size, sizeof(float))))
+        status = error_memory(error, (size_t)e->model->vocab_size * sizeof(float));
     if (status != OK)
         return status;
     struct batch sizes;
@@ -172,8 +166,7 @@ void engine_free(struct engine *e)
         e->device->table->buffer_free(e->device, &e->kv[g]);
     e->device->table->buffer_free(e->device, &e->states);
     e->device->table->buffer_free(e->device, &e->forward.scratch);
-    if (e->host_logits != e->logits.host)
-        free(e->host_logits);
+    free(e->row_logits);
     e->device->table->buffer_free(e->device, &e->logits);
     e->device->table->buffer_free(e->device, &e->inputs);
     free(e->packed_inputs);
@@ -292,7 +285,7 @@ static void bind_inputs(struct inputs *in, struct tensor *copies)
     f->scratch_used = 0;
 }
 
-enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
+enum status engine_queue(struct engine *e, const struct batch *b, struct error *error)
 {
     const struct device_table *table = e->device->table;
     assert(b->n_tokens > 0);
@@ -307,15 +300,19 @@ enum status engine_step(struct engine *e, const struct batch *b, struct error *e
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b, copies);
     e->model->family->forward(e->model, &e->forward);
-    if (b->n_want > 0 && e->host_logits != e->logits.host) /* which waits, too */
-        status = table->buffer_read(
-            e->device, &e->logits, 0, e->host_logits,
-            (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
-    else
-        status = table->sync(e->device, error);
-    if (status == OK && e->profile)
-        status = profile_collect(e->profile, error);
-    return status;
+    return OK;
+}
+
+enum status engine_wait(struct engine *e, struct error *error)
+{
+    enum status status = e->device->table->sync(e->device, error);
+    return status == OK && e->profile ? profile_collect(e->profile, error) : status;
+}
+
+enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
+{
+    enum status status = engine_queue(e, b, error);
+    return status == OK ? engine_wait(e, error) : status;
 }
 
 void engine_profile(struct engine *e, struct profile *profile)
@@ -329,7 +326,26 @@ struct device *engine_device(const struct engine *e)
     return e->device;
 }
 
-float *engine_logits(struct engine *e, int32_t i)
+struct device *engine_ops(const struct engine *e)
 {
-    return e->host_logits + (size_t)i * (size_t)e->model->vocab_size;
+    return e->forward.device;
+}
+
+int32_t engine_max_want(const struct engine *e)
+{
+    return e->request.max_want;
+}
+
+struct tensor engine_logits_tensor(const struct engine *e)
+{
+    return e->forward.logits;
+}
+
+const float *engine_logits(struct engine *e, int32_t i)
+{
+    size_t bytes = (size_t)e->model->vocab_size * sizeof(float);
+    return e->device->table->buffer_read(e->device, &e->logits, (size_t)i * bytes, e->row_logits,
+                                         bytes, NULL) == OK
+               ? e->row_logits
+               : NULL;
 }

@@ -169,6 +169,7 @@ template <class T> KD_INLINE T clamp(T x, T low, T high)
 #endif
 
 #define kd_exp expf
+#define kd_log logf
 #define kd_log1p log1pf
 #define kd_sin sinf
 #define kd_cos cosf

@@ -134,6 +134,7 @@ static const struct device_table cpu_table = {
     .observe = cpu_observe,
     .gated_delta_reserve = cpu_gated_delta_reserve,
     .state_slot_bytes = cpu_state_slot_bytes,
+    .sample_reserve = cpu_sample_reserve,
     .sync = cpu_sync,
     .close = cpu_close,
 };

@@ -119,15 +119,19 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
 static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    int max_threads = 0;
+    int max_threads = 0, n_processors = 0, max_shared = 0;
     *out = (struct gpu_info){0};
     gpu->cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes);
     gpu->cuda.cuDeviceGetAttribute(&max_threads, CUDA_MAX_THREADS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&n_processors, CUDA_N_PROCESSORS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&max_shared, CUDA_MAX_SHARED, gpu->device);
     if (gpu->cuda.cuDeviceGetName(out->name, sizeof out->name, gpu->device) != CUDA_OK)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
     out->orders_copies = true;
+    out->n_processors = (uint32_t)n_processors;
+    out->max_shared_bytes = (uint32_t)max_shared;
 }
 
 static void cuda_free(struct gpu *gpu, struct gpu_memory *memory)
@@ -249,6 +253,10 @@ static enum status cuda_kernel(struct gpu *gpu, const char *name, const struct g
     }
     if (!function)
         return error_set(error, ERROR_UNSUPPORTED, "the program has no kernel %s", name);
+    int own = 0, most = 0;
+    CUDA_TRY(cuFuncGetAttribute, &own, CUDA_KERNEL_SHARED, function);
+    CUDA_TRY(cuDeviceGetAttribute, &most, CUDA_MAX_SHARED, gpu->device);
+    CUDA_TRY(cuFuncSetAttribute, function, CUDA_KERNEL_MAX_SHARED, most - own);
     struct gpu_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel)
         return error_memory(error, sizeof *kernel);

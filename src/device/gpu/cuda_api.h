@@ -12,8 +12,12 @@ enum {
     CUDA_OK = 0,
     CUDA_OUT_OF_MEMORY = 2,
     CUDA_MAX_THREADS = 1, /* CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
+    CUDA_N_PROCESSORS = 16,
     CUDA_CAPABILITY_MAJOR = 75,
     CUDA_CAPABILITY_MINOR = 76,
+    CUDA_MAX_SHARED = 97,   /* CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
+    CUDA_KERNEL_SHARED = 1, /* CU_FUNC_ATTRIBUTE_: what it names itself, what it may be given */
+    CUDA_KERNEL_MAX_SHARED = 8,
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_CAPTURE_RELAXED = 2,       /* CU_STREAM_CAPTURE_MODE_RELAXED */
     CUDA_EVENT_RECORD_EXTERNAL = 1, /* an event of a graph that is read outside it */
@@ -58,6 +62,8 @@ struct cuda_launch {
     X(cuModuleUnload, (cuda_handle))                                                               \
     X(cuModuleGetFunction, (cuda_handle *, cuda_handle, const char *))                             \
     X(cuModuleGetGlobal_v2, (cuda_address *, size_t *, cuda_handle, const char *))                 \
+    X(cuFuncGetAttribute, (int *, int, cuda_handle))                                               \
+    X(cuFuncSetAttribute, (cuda_handle, int, int))                                                 \
     X(cuStreamCreate, (cuda_handle *, unsigned))                                                   \
     X(cuStreamDestroy_v2, (cuda_handle))                                                           \
     X(cuStreamSynchronize, (cuda_handle))                                                          \

@@ -17,9 +17,9 @@ static const int limits[N_LIMITS] = {16, 64, 256, 1024};
 struct record {
     cuda_handle function;
     uint32_t groups[3], n_threads;
-    uint32_t n_buffers, args_bytes;
+    uint32_t n_buffers, args_bytes, shared_bytes;
     int32_t mark;
-    uint32_t waits;
+    uint32_t waits, unused; /* no gap: records are compared byte by byte */
 };
 
 static void fault(struct gpu *gpu, const char *call, int code)
@@ -65,6 +65,7 @@ static int launch(struct gpu *gpu, const struct record *r, unsigned char *values
     struct cuda_attribute early = {.id = CUDA_LAUNCH_PROGRAMMATIC, .value.is_allowed = 1};
     struct cuda_launch how = {.groups = {r->groups[0], r->groups[1], r->groups[2]},
                               .threads = {r->n_threads, 1, 1},
+                              .shared_bytes = r->shared_bytes,
                               .stream = gpu->stream,
                               .attributes = &early,
                               .n_attributes = r->waits ? 1 : 0};
@@ -212,6 +213,7 @@ void cuda_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
                        .n_threads = grid->n_threads,
                        .n_buffers = (uint32_t)n_buffers,
                        .args_bytes = (uint32_t)args_bytes,
+                       .shared_bytes = grid->shared_bytes,
                        .waits = kernel->waits};
     unsigned char *to = add_record(gpu, &r);
     if (!to)

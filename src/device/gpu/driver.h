@@ -22,6 +22,8 @@ struct gpu_info {
     uint32_t max_threads;  /* of a threadgroup */
     bool has_matrices;     /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
     bool orders_copies;    /* reads and writes take their places among the dispatches by themselves */
+    uint32_t n_processors; /* each runs threadgroups of its own; 0: not known */
+    uint32_t max_shared_bytes; /* of gpu_grid; 0: only what a kernel itself names */
 };
 
 /* Memory from `offset` on, as a kernel gets it. */
@@ -40,10 +42,11 @@ static inline enum status gpu_check_range(const struct gpu_range *range, size_t 
                      bytes, range->offset, size);
 }
 
-/* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH. */
+/* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH, with shared_bytes of memory of
+ * its own each beside what the kernel names. */
 struct gpu_grid {
     uint32_t groups[3];
-    uint32_t n_threads;
+    uint32_t n_threads, shared_bytes;
 };
 
 struct gpu_driver {

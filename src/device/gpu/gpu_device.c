@@ -20,7 +20,7 @@ static enum status wait(struct gpu_device *gpu, struct error *error)
 /* Before a copy. */
 static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
 {
-    if (!gpu->orders_copies)
+    if (!gpu->info.orders_copies)
         return wait(gpu, error);
     if (gpu->is_queued)
         gpu->driver->commit(gpu->gpu);
@@ -69,20 +69,28 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
 }
 
-void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
-             int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
-             uint32_t n_threads)
+void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                    const struct gpu_range *buffers, int n_buffers, const void *args,
+                    size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                    uint32_t shared_bytes)
 {
     assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
     if (groups.x == 0 || groups.y == 0 || groups.z == 0)
         return;
     struct gpu_grid grid = {{(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z},
-                            n_threads};
+                            n_threads, shared_bytes};
     gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
                           &grid);
     if (!gpu->is_beside)
         gpu->driver->barrier(gpu->gpu);
     gpu->is_queued = true;
+}
+
+void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
+             int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
+             uint32_t n_threads)
+{
+    gpu_run_shared(gpu, kernel, buffers, n_buffers, args, args_bytes, groups, n_threads, 0);
 }
 
 void gpu_beside_begin(struct gpu_device *gpu)
@@ -135,6 +143,11 @@ static void gpu_close(struct device *device)
 {
     struct gpu_device *gpu = gpu_device_of(device);
     gpu_split_done(gpu);
+    struct gpu_memory *own[] = {gpu->inputs.memory, gpu->splits.parts, gpu->splits.levels,
+                                gpu->splits.counters, gpu->sampling};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (own[i])
+            gpu->driver->free(gpu->gpu, own[i]);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }
@@ -160,6 +173,7 @@ static const struct device_table gpu_table = {
     .attention_reserve = gpu_attention_reserve,
     .state_slot_bytes = gpu_state_slot_bytes,
     .gated_delta_reserve = gpu_gated_delta_reserve,
+    .sample_reserve = gpu_sample_reserve,
     .observe = gpu_observe,
     .mark = gpu_mark,
     .marked = gpu_marked,
@@ -171,11 +185,17 @@ static const struct device_table gpu_table = {
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)};
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_NATIVE_KERNELS(KERNEL_NAME)
+                                            GPU_MATRIX_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
-    const int n = gpu->has_matrices ? N_GPU_KERNELS : GPU_KERNEL_first_matrix;
     enum status status = OK;
-    for (int i = 0; i < n && status == OK; i++)
+    for (int i = 0; i < N_GPU_SHARED_KERNELS && status == OK; i++)
+        status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
+    gpu->has_native = status == OK;
+    for (int i = N_GPU_SHARED_KERNELS; i < N_GPU_NATIVE_END && gpu->has_native; i++)
+        gpu->has_native =
+            gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
+    for (int i = N_GPU_NATIVE_END; i < N_GPU_KERNELS && gpu->info.has_matrices && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
     return status;
 }
@@ -190,7 +210,8 @@ static const struct gpu_driver *find_driver(const char *name)
     return NULL;
 }
 
-enum status gpu_device_open(struct device **out, const char *name, int index, struct error *error)
+enum status gpu_device_open(struct device **out, const char *name, int index, bool is_exact,
+                            struct error *error)
 {
     *out = NULL;
     const struct gpu_driver *driver = find_driver(name);
@@ -210,15 +231,13 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
         free(gpu);
         return status;
     }
-    struct gpu_info info;
-    driver->info(gpu->gpu, &info);
-    snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
-    gpu->orders_copies = info.orders_copies;
-    gpu->has_matrices = info.has_matrices;
+    gpu->n_terms = is_exact ? 2 : 1;
+    driver->info(gpu->gpu, &gpu->info);
+    snprintf(gpu->name, sizeof gpu->name, "%s", gpu->info.name);
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
-    if (info.max_threads < KD_ROW_THREADS)
+    if (gpu->info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
-                           info.name, info.max_threads, KD_ROW_THREADS);
+                           gpu->name, gpu->info.max_threads, KD_ROW_THREADS);
     if (status == OK)
         status = load_kernels(gpu, error);
     if (status != OK) {

@@ -95,7 +95,7 @@ void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, const struc
                               .n_simds = n_simds(&w->shape)};
     if (!kernels)
         run_any(gpu, buffers, &p);
-    else if (gpu->has_matrices && fills_matrices)
+    else if (gpu->info.has_matrices && fills_matrices)
         run_matrix(gpu, kernels, buffers, &p);
     else
         run_few(gpu, kernels, buffers, &p);

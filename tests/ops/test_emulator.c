@@ -37,7 +37,7 @@ static enum status run_often(const char *name, uint32_t n_groups, int n_launches
     assert_int_equal(driver->kernel(gpu, name, &kernel, error), OK);
     struct gpu_range buffers[] = {{memory[0], 0}, {memory[1], 0}};
     struct kd_no_args args = {0};
-    struct gpu_grid grid = {{n_groups, 1, 1}, N};
+    struct gpu_grid grid = {{n_groups, 1, 1}, N, 0};
     for (int i = 0; i < n_launches; i++) {
         driver->dispatch(gpu, kernel, buffers, 2, &args, sizeof args, &grid);
         if (has_barriers)

@@ -68,6 +68,7 @@ struct expert_shape {
 
 /* loader_experts.c: loads the experts at PREFIX, which are one of
  *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5, gpt-oss
+ *   experts.gate_up_proj.weight, experts.down_proj.weight, the same    GGUF, if fused
  *   {experts,switch_mlp}.{gate,up,down}_proj.weight [E, out, in]       GGUF, MLX
  *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4
  *   experts.N.gate_and_up_proj.weight [2I, H], up first, and down_proj  older Hunyuan */

@@ -54,18 +54,20 @@ static bool has_weight(const struct loader *l, const struct part_place *place)
     return checkpoint_has(l->checkpoint, full);
 }
 
-/* transformers 5: gate and up in one stack, their names without ".weight". */
+/* Gate and up in one stack: of transformers 5, whose names have no ".weight", or of a GGUF, where
+ * they never take turns. */
 static bool place_fused(const struct loader *l, const char *prefix,
-                        const struct expert_shape *shape, struct part_place *parts)
+                        const struct expert_shape *shape, bool is_gguf, struct part_place *parts)
 {
     int32_t n = shape->intermediate;
-    struct part_place gate_up = {.weight_suffix = "",
-                                 .bias_suffix = "_bias",
+    bool is_interleaved = shape->is_interleaved && !is_gguf;
+    struct part_place gate_up = {.weight_suffix = is_gguf ? ".weight" : "",
+                                 .bias_suffix = is_gguf ? ".bias" : "_bias",
                                  .stride = 2 * (int64_t)n,
-                                 .step = shape->is_interleaved ? 2 : 1};
+                                 .step = is_interleaved ? 2 : 1};
     name_part(&gate_up, prefix, "experts", "gate_up_proj");
     parts[GATE] = parts[UP] = parts[DOWN] = gate_up;
-    parts[UP].offset = shape->is_interleaved ? 1 : n;
+    parts[UP].offset = is_interleaved ? 1 : n;
     name_part(&parts[DOWN], prefix, "experts", part_names[DOWN]);
     parts[DOWN].stride = shape->hidden;
     parts[DOWN].step = 1;
@@ -154,7 +156,8 @@ static enum status turn_stacks(struct loader *l, const struct expert_shape *shap
 static void place_experts(const struct loader *l, const char *prefix,
                           const struct expert_shape *shape, struct expert_places *out)
 {
-    out->is_single = !place_fused(l, prefix, shape, out->parts) &&
+    out->is_single = !place_fused(l, prefix, shape, false, out->parts) &&
+                     !place_fused(l, prefix, shape, true, out->parts) &&
                      !place_stacked(l, prefix, "switch_mlp", shape, out->parts) &&
                      !place_stacked(l, prefix, "experts", shape, out->parts);
 }

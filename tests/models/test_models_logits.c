@@ -301,14 +301,25 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static const struct json *text_config(const struct model_case *c)
+{
+    const struct json *config = checkpoint_config(c->checkpoint);
+    const struct json *text = json_get(config, "text_config");
+    return json_is_null(text) ? config : text;
+}
+
+static bool is_mixture(const struct model_case *c)
+{
+    return !json_is_null(json_get(text_config(c), "num_experts_per_tok"));
+}
+
 /* The root of the mean square of a - b over that of the reference's logits. Rounding may make
  * another expert the best where two are close: of a mixture the tenth of the rows that differ most
  * does not count. */
 static double rounding_error(const struct model_case *c, const float *a, const float *b)
 {
     size_t n = (size_t)c->n_tokens, cols = (size_t)c->vocab_size;
-    const struct json *config = checkpoint_config(c->checkpoint);
-    size_t n_counted = json_is_null(json_get(config, "num_experts_per_tok")) ? n : n - n / 10;
+    size_t n_counted = is_mixture(c) ? n - n / 10 : n;
     double *rows = malloc(n * sizeof *rows), sum = 0.0;
     for (size_t i = 0; i < n; i++)
         rows[i] = mean_square(a + i * cols, b + i * cols, cols);
@@ -321,8 +332,9 @@ static double rounding_error(const struct model_case *c, const float *a, const f
 
 /* int8 activations against the reference. Each linear's input is rounded to steps of max/127 a
  * group of 32; for normally distributed values max is about 2.3 sigma, so one rounding
- * adds 2.3/127/sqrt(12) = 0.52 % noise, and 4 L + 1 linears in a row add in quadrature. Softmax and
- * gates can double it. */
+ * adds 2.3/127/sqrt(12) = 0.52 % noise, and 4 L + 1 linears in a row add in quadrature; hybrids
+ * have 6 L + 1, since what gates attention, and what makes a state decay, are rounded too. Softmax
+ * and gates can double it. */
 static void check_int8(const struct model_case *c)
 {
     static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
@@ -342,7 +354,8 @@ static void check_int8(const struct model_case *c)
     run_whole(c, &options, twin);
     struct model *model;
     assert_int_equal(model_configure(c->checkpoint, comm_self(), &model, NULL), OK);
-    double bound = 2.0 * 0.0052 * sqrt(4.0 * model->n_layers + 1.0);
+    double n_linears = (model->states.n_layers ? 6.0 : 4.0) * model->n_layers + 1.0;
+    double bound = 2.0 * 0.0052 * sqrt(n_linears);
     model_free(model);
     double error = rounding_error(c, out, c->logits), to_twin = rounding_error(c, out, twin);
     printf("%-28s int8: rms error %.4f of the logits (bound %.4f), to its twin %.1e\n", c->name,

@@ -1,4 +1,5 @@
 /* The families, and what all models have in common. */
+#include "models/config.h"
 #include "models/loader.h"
 #include "models/model.h"
 
@@ -48,7 +49,9 @@ enum status model_configure_from(const struct json *config, const struct comm *c
     const struct model_family *family = find_family(model_type);
     if (!family)
         return unknown_family(model_type, error);
-    enum status status = family->configure(config, comm, out, error);
+    enum status status = config_check_types(config, error);
+    if (status == OK)
+        status = family->configure(config, comm, out, error);
     if (status == OK)
         (*out)->family = family;
     return status;

@@ -5,7 +5,6 @@
 #include "test_gpu.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -211,24 +210,6 @@ static void unwanted_rows_change_nothing(void **state)
     for_all_cases(check_want);
 }
 
-struct rank {
-    const struct model_case *c;
-    struct comm *comm;
-    float *out;
-};
-
-static void *run_rank(void *argument)
-{
-    struct rank *rank = argument;
-    struct case_options options = case_options_default();
-    options.n_threads = 1;
-    struct case_engine e;
-    case_engine_open(&e, rank->c, &options, rank->comm);
-    case_engine_run(&e, rank->c, 50, rank->out);
-    case_engine_done(&e);
-    return NULL;
-}
-
 /* Not every width has a half of whole blocks or groups: counting the weights finds out. */
 static bool can_split(const struct model_case *c)
 {
@@ -250,31 +231,18 @@ static int n_split;
 
 static void check_ranks(const struct model_case *c)
 {
-    enum { MAX_FLOATS = 64 * 1024 };
     if (!can_split(c))
         return;
     n_split++;
-    void *region = aligned_alloc(64, comm_shared_bytes(2, MAX_FLOATS));
-    memset(region, 0, comm_shared_bytes(2, MAX_FLOATS));
-    struct rank ranks[2];
-    pthread_t threads[2];
+    float *out[2] = {new_logits(c), new_logits(c)};
+    case_run_two_ranks(c, 50, out);
     for (int i = 0; i < 2; i++) {
-        ranks[i] = (struct rank){.c = c, .out = new_logits(c)};
-        assert_int_equal(comm_shared_new(&ranks[i].comm, region, i, 2, MAX_FLOATS, NULL), OK);
-    }
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < 2; i++) {
-        double d = max_difference(ranks[i].out, c->logits, n_logits(c));
+        double d = max_difference(out[i], c->logits, n_logits(c));
         if (d > reference_tolerance)
             printf("%s: rank %d differs by %.2e\n", c->name, i, d);
         assert_true(d <= reference_tolerance);
-        ranks[i].comm->table->close(ranks[i].comm);
-        free(ranks[i].out);
+        free(out[i]);
     }
-    free(region);
 }
 
 static void two_ranks_give_the_logits_of_one(void **state)

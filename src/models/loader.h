@@ -15,6 +15,7 @@ struct loader {
     int32_t max_rows;
     bool is_counting; /* only add up `bytes`; nothing is read or made */
     uint64_t bytes, total_bytes;
+    size_t workspace; /* of the device, for what was counted */
     load_progress progress;
     void *progress_context;
     weight_visitor on_weight; /* while counting */
@@ -101,6 +102,9 @@ enum status loader_check_columns(const struct loader *loader, const char *name,
 /* Gives the model a stack that was loaded; frees it when there is no memory for that. */
 enum status loader_keep_experts(struct loader *loader, struct experts *experts,
                                 struct error *error);
+
+/* Adds what a weight takes to what was counted. */
+void loader_add_bytes(struct loader *loader, struct device_bytes bytes);
 
 /* This rank's share of `n` outputs in units: first and count. */
 void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *first, int32_t *count);

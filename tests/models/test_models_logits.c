@@ -217,11 +217,11 @@ static bool can_split(const struct model_case *c)
     struct comm two = {.rank = 0, .n_ranks = 2};
     struct device *device;
     struct cpu_options options = {.n_threads = 1};
-    uint64_t bytes;
+    struct device_bytes bytes;
     if (model_configure(c->checkpoint, &two, &model, NULL) != OK)
         return false;
     assert_int_equal(cpu_device_open(&device, &options, NULL), OK);
-    bool fits = model_weight_bytes(model, c->checkpoint, device, &two, &bytes, NULL) == OK;
+    bool fits = model_weight_bytes(model, c->checkpoint, device, &two, 1, &bytes, NULL) == OK;
     model_free(model);
     device->table->close(device);
     return fits;

@@ -30,8 +30,8 @@ enum status gpu_linear_load(struct device *device, const struct weight_slice *sl
                                "parts of one linear have %lld and %lld columns; they must agree",
                                (long long)slices[0].cols, (long long)slices[i].cols);
         else
-            status = gpu_weight_load(gpu_device_of(device), &linear->parts[i], &slices[i], 0, 1,
-                                     error);
+            status =
+                gpu_weight_load(gpu_device_of(device), &linear->parts[i], &slices[i], 0, 1, error);
         linear->rows += (int32_t)slices[i].rows;
     }
     if (status != OK) {
@@ -51,14 +51,16 @@ void gpu_linear_free(struct device *device, struct linear *linear)
     free(linear);
 }
 
-size_t gpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices)
+struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
+                                     int n_slices, int32_t max_rows)
 {
     (void)device;
-    size_t bytes = 0;
+    (void)max_rows;
+    struct device_bytes bytes = {0};
     for (int i = 0; i < n_slices; i++) {
         struct kd_weight shape;
         if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
-            bytes += shape.matrix_bytes;
+            bytes.own += shape.matrix_bytes;
     }
     return bytes;
 }

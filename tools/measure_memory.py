@@ -69,7 +69,7 @@ def tensors(config):
     """(name, dtype, shape, bytes of one value's kind): what is stored of each weight."""
     for name, shape in shapes(config):
         is_router = name.endswith((".mlp.gate.weight", ".mlp.router.weight", "shared_expert_gate.weight"))
-        if len(shape) < 2 or shape[-1] % GROUP or is_router or "conv1d" in name:
+        if len(shape) < 2 or shape[-1] % GROUP or is_router or "conv1d" in name or not name.endswith(".weight"):
             yield name, "BF16", shape
             continue
         yield name, "U32", [*shape[:-1], shape[-1] // 8]

@@ -260,13 +260,14 @@ static enum status open_expert(void *context, int32_t e, struct expert_slices *o
 static struct weight rows_of(const struct weight *stack, int32_t e, int32_t n_experts)
 {
     struct weight rows = *stack;
-    uint64_t levels = weight_levels_bytes(stack) / (uint64_t)n_experts;
     rows.rows = stack->rows / n_experts;
     rows.data += weight_row_bytes(stack) * (size_t)(rows.rows * e);
-    if (rows.levels.scales)
+    if (rows.levels.scales) {
+        uint64_t levels = weight_levels_bytes(stack) / (uint64_t)n_experts;
         rows.levels.scales += levels * (uint64_t)e;
-    if (rows.levels.biases)
-        rows.levels.biases += levels * (uint64_t)e;
+        if (rows.levels.biases)
+            rows.levels.biases += levels * (uint64_t)e;
+    }
     return rows;
 }
 

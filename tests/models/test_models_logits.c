@@ -2,6 +2,7 @@
 #include "models/model_case.h"
 
 #include "base/log.h"
+#include "device/cpu/cpu_device.h"
 #include "test_gpu.h"
 
 #include <math.h>
@@ -366,6 +367,33 @@ static void narrow_kv_stays_within_its_rounding(void **state)
     for_all_cases(check_narrow_kv);
 }
 
+/* What the operations share is what the plan said before anything was loaded. */
+static void check_workspace(const struct model_case *c)
+{
+    static const enum activations modes[] = {ACTIVATIONS_FLOAT, ACTIVATIONS_INT8};
+    for (int i = 0; i < 2; i++) {
+        struct case_options options = case_options_default();
+        options.activations = modes[i];
+        if (modes[i] == ACTIVATIONS_INT8 && cpu_isa_best() < CPU_ISA_INT8)
+            continue;
+        struct case_engine e;
+        case_engine_open(&e, c, &options, comm_self());
+        const struct memory_plan *p = engine_plan(e.engine);
+        size_t logits = forward_tensor_bytes(4 * c->n_tokens, c->vocab_size);
+        size_t reserved = cpu_device_of(e.device)->workspace.bytes;
+        if (p->workspace != p->scratch_bytes + logits + reserved)
+            fail_msg("%s: %zu bytes are planned and %zu taken", c->name,
+                     (size_t)p->workspace - p->scratch_bytes - logits, reserved);
+        case_engine_done(&e);
+    }
+}
+
+static void the_plan_counts_what_the_device_shares(void **state)
+{
+    (void)state;
+    for_all_cases(check_workspace);
+}
+
 int main(void)
 {
     log_set_level(LOG_WARN);
@@ -378,6 +406,7 @@ int main(void)
         cmocka_unit_test(two_ranks_give_the_logits_of_one),
         cmocka_unit_test(int8_mode_stays_within_its_bound),
         cmocka_unit_test(narrow_kv_stays_within_its_rounding),
+        cmocka_unit_test(the_plan_counts_what_the_device_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

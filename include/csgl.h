@@ -48,7 +48,15 @@ CSGL_API const char *csgl_version(void);
 /* --- engine ----------------------------------------------------------------------------------- */
 
 enum csgl_activations { CSGL_ACTIVATIONS_AUTO, CSGL_ACTIVATIONS_FLOAT, CSGL_ACTIVATIONS_INT8 };
-enum csgl_kv_dtype { CSGL_KV_AUTO, CSGL_KV_BF16, CSGL_KV_F16, CSGL_KV_F32 };
+/* The last two on the CPU alone: codes with a scale a token and head. */
+enum csgl_kv_dtype {
+    CSGL_KV_AUTO,
+    CSGL_KV_BF16,
+    CSGL_KV_F16,
+    CSGL_KV_F32,
+    CSGL_KV_INT8,
+    CSGL_KV_INT4
+};
 /* Weights of floats become MLX's affine codes of 4 or 8 bits in groups of 64 while they are loaded.
  */
 enum csgl_quantization {
@@ -63,7 +71,8 @@ struct csgl_config {
     const char *random_weights;     /* "bf16", "Q4_0", ...: model_path is a config.json or a folder
                                        with one, and weights of this type are made up; NULL: none */
     const char *chat_template_path; /* replaces the model's own; NULL: none */
-    const char *device;             /* "cpu" or NULL; "cuda", "cuda:N": an NVIDIA GPU */
+    const char *device;             /* "cpu" or NULL; "cuda", "cuda:N": an NVIDIA GPU; "metal": an
+                                       Apple GPU; "auto": a GPU if there is one */
     int threads;                    /* of the CPU; 0: all processors */
     int activations;                /* enum csgl_activations */
     int kv_cache_dtype;             /* enum csgl_kv_dtype */

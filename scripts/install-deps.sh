@@ -79,7 +79,10 @@ if command -v apt-get >/dev/null; then
             "libclang-rt-$version-dev" >/dev/null
     fi
 elif command -v brew >/dev/null; then
-    brew install --quiet cmake ninja pkg-config pcre2 libevent curl zeromq cmocka python pytest
+    brew install --quiet cmake ninja pkg-config pcre2 libevent curl zeromq cmocka python
+    # Homebrew's pytest is a program whose module no other Python finds.
+    python3 -c 'import pytest' 2>/dev/null ||
+        PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --quiet --user pytest
 fi
 
 missing=$(missing_tools)

@@ -89,7 +89,9 @@ run_emulator() {
     echo "== emulator"
     cmake --preset emulator >/dev/null
     cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
-    run_ctest emulator -R '^kernel_|^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|models_logits)$'
+    run_ctest emulator -j "$(nproc)" -R '^kernel_'
+    run_ctest emulator -R '^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|profile|models_logits)$'
+    CSGL_TEST_GPU=emulator run_pytest "$PWD/build/emulator/csgl" tests/e2e/test_device.py tests/e2e/test_emulator.py
 }
 
 # The emulated processor, and the tests to build and run on it.

@@ -65,7 +65,7 @@ static enum status check_config(const struct csgl_config *c, struct error *error
                          "context_length, threads, kv_cache_gb, num_mamba_slots and mamba_cache_gb "
                          "must not be negative");
     if (c->activations < CSGL_ACTIVATIONS_AUTO || c->activations > CSGL_ACTIVATIONS_INT8 ||
-        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_F32 ||
+        c->kv_cache_dtype < CSGL_KV_AUTO || c->kv_cache_dtype > CSGL_KV_INT4 ||
         c->mamba_ssm_dtype < CSGL_STATE_AUTO || c->mamba_ssm_dtype > CSGL_STATE_BF16)
         return error_set(error, ERROR_INVALID,
                          "activations, kv_cache_dtype or mamba_ssm_dtype is not one of csgl.h");

@@ -14,14 +14,17 @@ import argparse
 import gguf
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5MoeTextConfig,
-                          Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig)
+from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig,
+                          Qwen3NextConfig)
 
+import gguf_hunyuan
 import gguf_hybrids
 
 CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
                   "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig,
-                  "qwen35moe": Qwen3_5MoeTextConfig, "qwen3next": Qwen3NextConfig}
+                  "qwen35moe": Qwen3_5MoeTextConfig, "qwen3next": Qwen3NextConfig,
+                  "hunyuan-dense": HunYuanDenseV1Config, "hunyuan-moe": HunYuanMoEV1Config}
 
 GLOBAL_NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -51,12 +54,16 @@ EXPERT_NAMES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 FUSED_NAME = "ffn_gate_up_exps"
 
 
-def huggingface_name(name):
+def layer_names(architecture):
+    return LAYER_NAMES | (gguf_hunyuan.LAYER_NAMES if architecture in gguf_hunyuan.ARCHITECTURES else {})
+
+
+def huggingface_name(name, architecture):
     """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight"""
     if name in GLOBAL_NAMES:
         return GLOBAL_NAMES[name]
     _, layer, module, kind = name.split(".")
-    return f"model.layers.{layer}.{LAYER_NAMES[module]}.{kind}"
+    return f"model.layers.{layer}.{layer_names(architecture)[module]}.{kind}"
 
 
 def permute_rows(rows, n_heads):
@@ -127,7 +134,9 @@ def model_config(metadata, tensors):
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
     }
-    if metadata.model("expert_count") is not None:
+    if metadata.architecture in gguf_hunyuan.ARCHITECTURES:
+        config |= gguf_hunyuan.configuration(metadata)
+    elif metadata.model("expert_count") is not None:
         config |= {
             "num_experts": int(metadata.model("expert_count")),
             "num_experts_per_tok": int(metadata.model("expert_used_count")),
@@ -167,7 +176,7 @@ def state_dict(metadata, tensors, config):
             continue
         if module == "ffn_gate_inp_shexp":
             values = values[None]
-        state[huggingface_name(name)] = torch.from_numpy(np.ascontiguousarray(values))
+        state[huggingface_name(name, metadata.architecture)] = torch.from_numpy(np.ascontiguousarray(values))
     for name in [name for name in state if metadata.architecture == "qwen3next" and name.endswith("in_proj_qkv.weight")]:
         qkv, z = (state.pop(other).numpy() for other in (name, name.replace("in_proj_qkv", "in_proj_z")))
         state[name.replace("in_proj_qkv", "in_proj_qkvz")] = torch.from_numpy(gguf_hybrids.join_qkvz(qkv, z, config))

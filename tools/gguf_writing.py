@@ -1,4 +1,4 @@
-"""Writes a transformers llama, qwen2 or qwen3 model, a mixture or a hybrid of those as a GGUF file, with
+"""Writes a transformers llama, qwen, Qwen3.5 or Hunyuan model, a mixture or a hybrid of those as a GGUF file, with
 block encoders for Q2_K to Q6_K and IQ4_NL.
 
 The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 itself; for the others it only
@@ -9,8 +9,9 @@ dequantizes to. This is a module of make_tiny_models.py and has no command of it
 import gguf
 import numpy as np
 
+import gguf_hunyuan
 import gguf_hybrids
-from gguf_reference import EXPERT_NAMES, FUSED_NAME, GLOBAL_NAMES, LAYER_NAMES, permute_rows
+from gguf_reference import EXPERT_NAMES, FUSED_NAME, GLOBAL_NAMES, layer_names, permute_rows
 
 SUPERBLOCK = 256
 
@@ -138,14 +139,20 @@ def encode(values, kind):
     return ENCODERS[kind](values).reshape(*values.shape[:-1], -1)
 
 
-def gguf_name(name):
+def architecture_of(config):
+    """What GGUF calls a model type."""
+    theirs = {theirs: ours for ours, theirs in (gguf_hybrids.ARCHITECTURES | gguf_hunyuan.ARCHITECTURES).items()}
+    return theirs.get(config.model_type, config.model_type.replace("_moe", "moe"))
+
+
+def gguf_name(name, architecture):
     """model.layers.3.self_attn.q_proj.weight -> blk.3.attn_q.weight"""
     for ours, theirs in GLOBAL_NAMES.items():
         if theirs == name:
             return ours
     layer, rest = name.removeprefix("model.layers.").split(".", 1)
     module, kind = rest.rsplit(".", 1)
-    ours = next(key for key, value in LAYER_NAMES.items() if value == module)
+    ours = next(key for key, value in layer_names(architecture).items() if value == module)
     return f"blk.{layer}.{ours}.{kind}"
 
 
@@ -199,7 +206,11 @@ def add_configuration(writer, config):
     writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    is_hunyuan = config.model_type in gguf_hunyuan.ARCHITECTURES.values()
+    writer.add_rope_freq_base(gguf_hunyuan.raised_base(config) if is_hunyuan else config.rope_parameters["rope_theta"])
+    if is_hunyuan:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1)))
     if config.rope_parameters["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(config.rope_parameters["rope_type"]))
@@ -218,6 +229,7 @@ def add_mixture(writer, config):
 
 def tensors_of(model, has_fused_experts):
     """(GGUF name, values) of all tensors: stacks of gate and up rows in two or one, the shared expert's gate as a vector."""
+    architecture = architecture_of(model.config)
     heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
         values = tensor.numpy()
@@ -244,7 +256,7 @@ def tensors_of(model, has_fused_experts):
             values = values[0]
         if model.config.model_type == "llama" and module in heads:
             values = permute_rows(values, heads[module])
-        yield gguf_name(name), values
+        yield gguf_name(name, architecture), values
 
 
 def rope_divisors(model):
@@ -260,8 +272,7 @@ def write_gguf(path, name, model, kind, split_max_tensors=0, has_fused_experts=F
     many tensors: path.stem + -00001-of-0000N.gguf. Fused experts are what llama.cpp's converter writes when it is asked
     to: gate and up in one stack."""
     config = model.config
-    architectures = {theirs: ours for ours, theirs in gguf_hybrids.ARCHITECTURES.items()}
-    architecture = architectures.get(config.model_type, config.model_type.replace("_moe", "moe"))
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
     writer.add_type("model")
     writer.add_name(name)
@@ -270,7 +281,9 @@ def write_gguf(path, name, model, kind, split_max_tensors=0, has_fused_experts=F
     add_configuration(writer, config)
     if architecture in gguf_hybrids.ARCHITECTURES:
         gguf_hybrids.add_configuration(writer, config)
-    if hasattr(config, "num_experts"):
+    if architecture == "hunyuan-moe":
+        gguf_hunyuan.add_mixture(writer, config)
+    elif hasattr(config, "num_experts"):
         add_mixture(writer, config)
     add_tokenizer(writer, architecture, config.vocab_size)
     if config.rope_parameters["rope_type"] == "llama3":

@@ -66,6 +66,12 @@ def gguf_seeds():
               ("q6_k", 14, 256, 210), ("other", 99, 1, 1)]
     yield "blocks", gguf_file({"general.architecture": "qwen3", "general.alignment": 8}, [
         (f"blk.0.{name}.weight", [columns, 2], kind, bytes(range(size)) * 2) for name, kind, columns, size in blocks], 8)
+    yield "hunyuan", gguf_file({
+        "general.architecture": "hunyuan-moe", "hunyuan-moe.feed_forward_length": 8, "hunyuan-moe.attention.head_count": 2,
+        "hunyuan-moe.expert_count": 2, "hunyuan-moe.expert_used_count": 1, "hunyuan-moe.expert_feed_forward_length": 8,
+        "hunyuan-moe.expert_shared_feed_forward_length": 16, "hunyuan-moe.rope.scaling.type": "none",
+        "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.add_eos_token": True,
+    }, [("blk.0.attn_q_norm.weight", [4], 0, floats(4)), ("blk.0.ffn_gate_inp.weight", [4, 2], 0, floats(8))])
     yield "yarn", gguf_file({
         "general.architecture": "qwen2", "qwen2.embedding_length": 8, "qwen2.attention.head_count": 2,
         "qwen2.attention.key_length": 4, "qwen2.rope.dimension_count": 2, "qwen2.rope.scaling.type": "yarn",

@@ -18,9 +18,9 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
-from make_tiny_models import build_config, new_folder, random_model, random_tokens, record, seed, SMALL
+from make_tiny_models import build_config, decisive_tokens, new_folder, random_model, random_tokens, record, seed, SMALL
 
 TINY = {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32,
         "num_hidden_layers": 1, "tie_word_embeddings": True}
@@ -193,6 +193,8 @@ def compressed_config(format, act_order=False, **arguments):
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
 PACKED = "pack-quantized"
 HEAD = {"tie_word_embeddings": False}
+MIXTURE = {"hidden_size": 64, "num_attention_heads": 2, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+           "norm_topk_prob": True}
 
 # name: (configuration class, own keys, encoder, its configuration, their arguments)
 MODELS = {
@@ -220,9 +222,26 @@ MODELS = {
     "ct_nvfp4": (LlamaConfig, {}, compressed, compressed_config,
                  {"format": "nvfp4-pack-quantized", "num_bits": 4, "type": "float", "strategy": "tensor_group",
                   "group_size": 16, "symmetric": True}),
+    # Packers store one linear an expert; the router stays as it is.
+    "gptq_q4_moe": (Qwen3MoeConfig, MIXTURE, gptq, gptq_config, {"bits": 4, "group": 32, "symmetric": True}),
+    "gptq_q4_moe_act_order": (Qwen3MoeConfig, MIXTURE, gptq, gptq_config, {"bits": 4, "group": 32, "act_order": "shared"}),
+    "awq_q4_moe": (Qwen3MoeConfig, MIXTURE, awq, awq_config, {"group": 32}),
+    "ct_q4_moe": (Qwen3MoeConfig, MIXTURE, compressed, compressed_config, {"format": PACKED, **INT4, "symmetric": True}),
     "modelopt_nvfp4": (Qwen3Config, {}, modelopt, modelopt_config, {"algorithm": "NVFP4"}),
     "modelopt_fp8": (LlamaConfig, {}, modelopt, modelopt_config, {"algorithm": "FP8"}),
 }
+
+
+def linears(model):
+    """(path, weight) of all linears but the head, and of each expert's three, which transformers holds in stacks."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and path != "lm_head":
+            yield path, module.weight.data
+        elif path.endswith(".experts"):
+            for e in range(module.gate_up_proj.shape[0]):
+                gate, up = module.gate_up_proj.data[e].chunk(2)
+                for part, weight in {"gate_proj": gate, "up_proj": up, "down_proj": module.down_proj.data[e]}.items():
+                    yield f"{path}.{e}.{part}", weight
 
 
 @torch.no_grad()
@@ -231,21 +250,21 @@ def make(output, name):
     folder = new_folder(output, name)
     model = random_model(name, build_config(config_class, SMALL, TINY, keys))
     tensors = {}
-    for path, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and path != "lm_head":
-            parts, weight = encode(name, path, module.weight.data, **arguments)
-            tensors.update({f"{path}.{ending}": part.contiguous() for ending, part in parts.items()})
-            module.weight.data = weight.float()
+    for path, weight in linears(model):
+        parts, values = encode(name, path, weight.clone(), **arguments)
+        tensors.update({f"{path}.{ending}": part.contiguous() for ending, part in parts.items()})
+        weight.copy_(values)
     done = {key.rsplit(".", 1)[0] + ".weight" for key in tensors}
     for key, parameter in model.named_parameters():
-        if key not in done:
+        if key not in done and ".experts." not in key:
             parameter.data = parameter.data.bfloat16().float()
             tensors[key] = parameter.data.bfloat16()
     model.tie_weights()
     save_file(tensors, folder / "model.safetensors")
     config = json.loads(model.config.to_json_string()) | {"quantization_config": config_of(**arguments)}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    record(folder, ".", model, random_tokens(name, N_TOKENS, model.config.vocab_size))
+    choose = decisive_tokens if config_class is Qwen3MoeConfig else random_tokens
+    record(folder, ".", model, choose(name, N_TOKENS, model if choose is decisive_tokens else model.config.vocab_size))
 
 
 def main():

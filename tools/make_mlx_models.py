@@ -12,6 +12,7 @@ loaded.
 import argparse
 import json
 import pathlib
+import shutil
 import tempfile
 
 import mlx.core as mx
@@ -22,7 +23,7 @@ import torch
 import transformers
 from mlx.utils import tree_flatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3Config, Qwen3MoeConfig,
                           Qwen3NextConfig)
 
@@ -38,7 +39,8 @@ DTYPES = ["bfloat16", "float16", "float32"]
 
 # name: (model of make_tiny_models.py beside it, bits, group): nothing is stored, csgl quantizes when it loads
 AT_LOAD = {"mlx_at_load_q4": ("qwen3_mha", 4, 64), "mlx_at_load_q8": ("llama_gqa3_tied", 8, 32),
-           "mlx_at_load_moe": ("qwen2_moe_top4", 4, 32)}
+           "mlx_at_load_moe": ("qwen2_moe_top4", 4, 32), "mlx_at_load_fused": ("qwen3_moe_top4_tied", 4, 32),
+           "mlx_at_load_gpt_oss": ("gpt_oss_gqa2", 4, 32)}
 
 
 def own_choice(path, _):
@@ -52,7 +54,7 @@ def own_choice(path, _):
 
 def not_a_router(path, _):
     """csgl leaves what chooses experts in floats."""
-    return not path.endswith(("mlp.gate", "shared_expert_gate"))
+    return not path.endswith(("mlp.gate", "mlp.router", "shared_expert_gate"))
 
 
 # name: (configuration class, own keys, arguments of quantize_model, stored floats)
@@ -123,20 +125,56 @@ def quantize(folder, model, arguments, dtype):
     (folder / "model.safetensors.index.json").unlink()
 
 
+def write_gpt_oss(path):
+    """The stacks as mlx-lm names them: it cannot read transformers' floats of this family."""
+    state = load_file(path)
+    for name in [name for name in state if "experts.gate_up_proj" in name or "experts.down_proj" in name]:
+        values, kind = state.pop(name), "bias" if name.endswith("_bias") else "weight"
+        values = values if kind == "bias" else values.transpose(1, 2)
+        stem, part = name.removesuffix("_bias").rsplit(".", 1)
+        rows = {"gate_proj": values[:, 0::2], "up_proj": values[:, 1::2]} if part == "gate_up_proj" else {part: values}
+        state |= {f"{stem}.{key}.{kind}": value.contiguous() for key, value in rows.items()}
+    save_file(state, path, metadata={"format": "mlx"})
+
+
+def readable(source, temporary):
+    """The folder, or a copy whose experts lie as mlx-lm looks for floats: apart, or gpt-oss's in stacks of its own."""
+    state = load_file(source / "model.safetensors")
+    fused = [name for name in state if name.endswith("experts.gate_up_proj")]
+    if not fused:
+        return source
+    shutil.copytree(source, temporary, dirs_exist_ok=True)
+    if any(name.endswith("gate_up_proj_bias") for name in state):
+        write_gpt_oss(temporary / "model.safetensors")
+        return temporary
+    for name in fused:
+        stem = name.removesuffix("gate_up_proj")
+        gate, up = state.pop(name).chunk(2, dim=1)
+        for part, stack in {"gate": gate, "up": up, "down": state.pop(f"{stem}down_proj")}.items():
+            state |= {f"{stem}{e}.{part}_proj.weight": expert.clone() for e, expert in enumerate(stack)}
+    save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
+    return temporary
+
+
 def make_at_load(output, name):
     source, bits, group = AT_LOAD[name]
     model = AutoModelForCausalLM.from_pretrained(output / source, dtype=torch.float32)
     folder = new_folder(output, name)
     tokens = random_tokens(name, N_TOKENS, model.config.vocab_size)
-    with tempfile.TemporaryDirectory() as quantized:
+    with tempfile.TemporaryDirectory() as quantized, tempfile.TemporaryDirectory() as plain:
         quantized = pathlib.Path(quantized)
-        theta = {"rope_theta": model.config.rope_parameters["rope_theta"]}  # mlx-lm's qwen2_moe reads no other key
-        mlx_model, config = mlx_lm.utils.load_model(output / source, model_config=theta)
+        keys = {"rope_theta": model.config.rope_parameters["rope_theta"]}  # mlx-lm's qwen2_moe reads no other key
+        if hasattr(model.config, "num_experts"):
+            keys["num_experts"] = model.config.num_experts
+        mlx_model, config = mlx_lm.utils.load_model(readable(output / source, pathlib.Path(plain)), model_config=keys)
         mlx_model, config = mlx_lm.utils.quantize_model(mlx_model, config, group, bits, quant_predicate=not_a_router)
         mlx_lm.utils.save_model(quantized, mlx_model)
         mlx_lm.utils.save_config(config, quantized / "config.json")
         mlx_model, logits = mlx_logits(quantized, tokens)
-    write_case(folder, f"../{source}", tokens, logits, exact_logits(model, mlx_model, tokens))
+    exact = exact_logits(model, mlx_model, tokens)
+    if model.config.rope_parameters["rope_type"] == "yarn":  # whose ramp mlx-lm rounds, whatever the file says
+        logits = exact_logits(model, mlx_model, tokens, torch.float32)
+    write_case(folder, f"../{source}", tokens, logits, exact)
     case = json.loads((folder / "case.json").read_text())
     case["quantize"] = {"bits": bits, "group_size": group}
     (folder / "case.json").write_text(json.dumps(case) + "\n")
@@ -148,8 +186,8 @@ def mlx_logits(folder, tokens):
     return model, torch.from_numpy(np.array(model(mx.array([tokens]))[0], dtype=np.float32))
 
 
-def exact_logits(model, mlx_model, tokens):
-    """transformers in float64 on what mlx.core.dequantize makes of the weights."""
+def exact_logits(model, mlx_model, tokens, dtype=torch.float64):
+    """transformers, in float64, on what mlx.core.dequantize makes of the weights."""
     weights = {}
     for path, module in mlx_model.named_modules():
         if isinstance(module, (mlx.nn.QuantizedLinear, mlx.nn.QuantizedEmbedding, QuantizedSwitchLinear)):
@@ -159,7 +197,7 @@ def exact_logits(model, mlx_model, tokens):
         if not key.endswith((".scales", ".biases")):
             weights.setdefault(key, value)
     exact = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", experts_implementation="eager",
-                                             dtype=torch.float64).eval()
+                                             dtype=dtype).eval()
     weights = fuse_experts({k.removeprefix("language_model."): torch.from_numpy(np.array(v)) for k, v in weights.items()})
     if model.config.model_type in tiny_hybrids.TYPES:
         weights = {k: tiny_hybrids.undo_mlx(k, v) for k, v in weights.items()}
@@ -179,6 +217,13 @@ def fuse_experts(weights):
         gate, up, down = (weights.pop(f"{stem}switch_mlp.{part}_proj.weight") for part in ("gate", "up", "down"))
         weights[f"{stem}experts.gate_up_proj"] = torch.cat([gate, up], dim=1)
         weights[f"{stem}experts.down_proj"] = down
+    for name in [name for name in weights if ".experts.gate_proj." in name]:
+        stem, kind = name.split("gate_proj.")
+        gate, up, down = (weights.pop(f"{stem}{part}_proj.{kind}") for part in ("gate", "up", "down"))
+        pair = torch.stack([gate, up], dim=2).flatten(1, 2)  # gate and up in turn
+        suffix = "_bias" if kind == "bias" else ""
+        weights[f"{stem}gate_up_proj{suffix}"] = pair if suffix else pair.transpose(1, 2)
+        weights[f"{stem}down_proj{suffix}"] = down if suffix else down.transpose(1, 2)
     return weights
 
 

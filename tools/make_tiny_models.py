@@ -39,6 +39,7 @@ import tiny_hybrids
 from gguf_reference import load_model
 from gguf_writing import write_gguf
 
+STORED = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 ROUTING_GAP = 2e-4  # the tolerance of logits
 N_LONG_TOKENS = 200  # chunks of 64, experts; a case's shorter sequences are its beginnings
 N_TOKENS = 131  # not a multiple of a page, a block or a vector
@@ -82,6 +83,7 @@ MODELS = {
     "llama_gqa3_tied": (LlamaConfig, {
         "hidden_size": 96, "num_attention_heads": 3, "num_key_value_heads": 1, "tie_word_embeddings": True,
     }, "bf16", {}),
+    "llama_f16": (LlamaConfig, {"num_key_value_heads": 1, "num_hidden_layers": 1, "tie_word_embeddings": True}, "f16", {}),
     "llama_bias": (LlamaConfig, {
         "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
     }, "f32", {}),
@@ -241,6 +243,12 @@ GGUF_MODELS = {
     "gguf_qwen35": (Qwen3_5TextConfig, GGUF_HYBRID, "Q8_0"),
     "gguf_qwen35moe": (Qwen3_5MoeTextConfig, {**GGUF_HYBRID, **GGUF_HYBRID_MIXTURE}, "Q8_0", N_GGUF_TOKENS, 0, True),
     "gguf_qwen3next": (Qwen3NextConfig, {**GGUF_HYBRID, **GGUF_HYBRID_MIXTURE}, "Q4_0"),
+    "gguf_hunyuan_dense": (HunYuanDenseV1Config, {
+        **GGUF_TINY, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "Q8_0", N_GGUF_TINY_TOKENS),
+    "gguf_hunyuan_moe": (HunYuanMoEV1Config, {
+        **GGUF_TINY, "num_experts": 6, "moe_topk": 2, **rope("dynamic", alpha=1000.0, factor=1.0),
+    }, "Q4_0", N_GGUF_TINY_TOKENS),
     "gguf_split": (LlamaConfig, GGUF_TINY, "IQ4_NL", N_GGUF_TINY_TOKENS, 4),
 }
 
@@ -352,14 +360,14 @@ def record(folder, model_path, model, tokens):
     write_case(folder, model_path, tokens, logits, logits_of(copy.deepcopy(model).double(), tokens))
 
 
-def round_to_bf16(model):
+def round_to(model, dtype):
     """Rounds the parameters only: casting the module would also round its rotary frequencies."""
     for parameter in model.parameters():
-        parameter.data = parameter.data.bfloat16().float()
+        parameter.data = parameter.data.to(dtype).float()
 
 
 def save_checkpoint(folder, model, dtype, max_shard_size):
-    stored = copy.deepcopy(model).to(torch.bfloat16) if dtype == "bf16" else model
+    stored = copy.deepcopy(model).to(STORED[dtype])
     stored.save_pretrained(folder, max_shard_size=max_shard_size)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
@@ -422,8 +430,7 @@ def make_checkpoint(output, name):
     config_class, keys, dtype, options = MODELS[name]
     folder = new_folder(output, name)
     model = random_model(name, build_config(config_class, SMALL, keys), "wrapper" in options)
-    if dtype == "bf16":
-        round_to_bf16(model)
+    round_to(model, STORED[dtype])
     if "mlx" in options:
         tiny_hybrids.round_norms(model)
     is_long = "experts" in options or name in tiny_hybrids.MODELS

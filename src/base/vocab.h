@@ -17,7 +17,7 @@ struct vocab {
     size_t n_merges;
     const char *const *merges; /* [n_merges] "left right" */
     int32_t bos_id, eos_id;    /* -1: none */
-    bool add_bos, add_eos;     /* add_bos: the file's word; without one, what `pre` implies */
+    bool add_bos, add_eos;     /* the file's word; without one, BOS is what `pre` implies */
     const char *chat_template;
 };
 

@@ -150,6 +150,7 @@ enum status sharegpt_parse(struct dataset *out, const struct dataset_options *op
                            const char *text, size_t bytes, struct error *error)
 {
     struct json_reader reader;
+    struct error local; /* the reader says only there what failed */
     struct sampler_state *s = calloc(1, sizeof *s);
     if (!s)
         return error_memory(error, sizeof *s);
@@ -157,7 +158,7 @@ enum status sharegpt_parse(struct dataset *out, const struct dataset_options *op
     s->options = options;
     s->random = options->seed;
     json_reader_init(&reader, text, bytes);
-    enum status status = read_all(s, &reader, error);
+    enum status status = read_all(s, &reader, error ? error : &local);
     json_reader_done(&reader);
     str_done(&s->message);
     str_done(&s->reply);

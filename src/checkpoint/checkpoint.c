@@ -41,7 +41,8 @@ void checkpoint_free(struct checkpoint *c)
 static bool public_name(const struct checkpoint *c, const struct tensor *tensor, struct str *out)
 {
     if (c->is_gguf) {
-        gguf_huggingface_name(out, tensor->name);
+        const char *type = json_string(json_get(&c->config, "model_type"));
+        gguf_huggingface_name(out, type ? type : "", tensor->name);
         return true;
     }
     const char *prefix, *rest;
@@ -440,7 +441,7 @@ enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t grou
                          "%d bits in groups of %d; 2, 3, 4, 5, 6 or 8 bits in groups of 32, 64 or "
                          "128 are possible",
                          (int)bits, (int)group);
-    if (c->mlx.block || c->quantization.method != QUANTIZED_NOT)
+    if (c->mlx.block || c->quantization.method != QUANTIZED_NOT || c->is_mxfp4)
         return error_set(error, ERROR_INVALID,
                          "%s is quantized already; give the checkpoint that it was made from",
                          c->path);
@@ -450,14 +451,14 @@ enum status checkpoint_quantize(struct checkpoint *c, int32_t bits, int32_t grou
                              "%s is quantized already (%.200s is %s); give the checkpoint that it "
                              "was made from",
                              c->path, c->tensors.items[i].name, c->tensors.items[i].dtype);
-    for (size_t i = 0; i < c->tensors.n; i++)
-        if (mlx_is_fused_stack(&c->tensors.items[i]))
-            return error_set(error, ERROR_UNSUPPORTED,
-                             "%s has its experts' gate and up fused (%.200s), which this version "
-                             "does not quantize; use a checkpoint that is quantized already",
-                             c->path, c->tensors.items[i].name);
     c->made = format;
     return OK;
+}
+
+void checkpoint_quantize_floats(const struct checkpoint *c, struct weight *w)
+{
+    if (c->made.bits && weight_is_float(w) && w->rows > 1 && w->cols % c->made.group == 0)
+        *w = weight_quantized(w, c->made.bits, c->made.group);
 }
 
 enum status checkpoint_quantize_as(struct checkpoint *c, int word, struct error *error)

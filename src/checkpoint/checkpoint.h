@@ -62,12 +62,17 @@ enum status checkpoint_weight_of(const struct checkpoint *checkpoint, const char
 bool checkpoint_has(const struct checkpoint *checkpoint, const char *name);
 
 /* From now on checkpoint_weight shows matrices of floats as MLX's affine quantization makes them:
- * those named "X.weight" whose rows are whole groups. `bits` 2, 3, 4, 5, 6 or 8; `group` 32, 64 or
+ * those named "X.weight" whose rows are whole groups. Stacks under other names are the caller's
+ * (checkpoint_quantize_floats). `bits` 2, 3, 4, 5, 6 or 8; `group` 32, 64 or
  * 128. ERROR_INVALID if weights are quantized already. */
 enum status checkpoint_quantize(struct checkpoint *checkpoint, int32_t bits, int32_t group,
                                 struct error *error);
 
-/* The same for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
+/* Shows a matrix of floats that the caller has found or put together as checkpoint_weight would one
+ * named "X.weight"; it keeps its data. Nothing happens without checkpoint_quantize. */
+void checkpoint_quantize_floats(const struct checkpoint *checkpoint, struct weight *weight);
+
+/* checkpoint_quantize for the i-th word of --quantization: none, mlx_q4, mlx_q8 (groups of 64). */
 enum status checkpoint_quantize_as(struct checkpoint *checkpoint, int word, struct error *error);
 int checkpoint_quantization_word(const char *text); /* its number, -1: none of them */
 

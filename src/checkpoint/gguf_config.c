@@ -272,8 +272,10 @@ static enum status write_token_ids(struct writer *w, struct error *error)
 
 /* Architectures that Hugging Face spells otherwise. */
 static const struct key_row model_types[] = {
-    {"qwen2moe", "qwen2_moe"},  {"qwen3moe", "qwen3_moe"},         {"qwen3next", "qwen3_next"},
-    {"qwen35", "qwen3_5_text"}, {"qwen35moe", "qwen3_5_moe_text"},
+    {"qwen2moe", "qwen2_moe"},         {"qwen3moe", "qwen3_moe"},
+    {"qwen3next", "qwen3_next"},       {"qwen35", "qwen3_5_text"},
+    {"qwen35moe", "qwen3_5_moe_text"}, {"hunyuan-dense", "hunyuan_v1_dense"},
+    {"hunyuan-moe", "hunyuan_v1_moe"},
 };
 
 /* block_count includes the layers of a head for drafts, which are not read. */
@@ -330,6 +332,20 @@ static void write_experts(struct writer *w)
     write_bool(w, "norm_topk_prob", gguf_bool(find(w, "expert_weights_norm"), is_qwen3));
 }
 
+/* Hunyuan's own keys. GGUF has one value for all layers, and the shared expert's width in place of
+ * the number of ordinary widths that it has. The base of its rotation is raised already. */
+static enum status write_hunyuan(struct writer *w, struct error *error)
+{
+    int64_t width, shared;
+    if (strncmp(str_z(&w->architecture), "hunyuan", 7) != 0)
+        return OK;
+    write_bool(w, "use_qk_norm", has_tensor(w, "blk.0.attn_q_norm.weight"));
+    if (find_int(w, "feed_forward_length", &width) && width > 0 &&
+        find_int(w, "expert_shared_feed_forward_length", &shared) && shared > width)
+        write_int(w, "num_shared_expert", shared / width);
+    return write_value(w, "expert_used_count", "moe_topk", error);
+}
+
 /* Gated delta nets: what follows from the keys of model_keys. */
 static void write_linear_attention(struct writer *w)
 {
@@ -356,6 +372,8 @@ static enum status write_config(struct writer *w, struct error *error)
     enum status status = write_heads(w, error);
     if (status == OK)
         status = write_rope(w, error);
+    if (status == OK)
+        status = write_hunyuan(w, error);
     if (status != OK)
         return status;
     write_experts(w);

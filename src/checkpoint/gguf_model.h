@@ -6,9 +6,10 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
 
-/* "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight" in `out` (cleared first); a
- * name that is in no table stays as it is ("rope_freqs.weight"). */
-void gguf_huggingface_name(struct str *out, const char *name);
+/* "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight" in `out` (cleared first), as a
+ * model of this model_type calls it; a name that is in no table stays as it is
+ * ("rope_freqs.weight"). */
+void gguf_huggingface_name(struct str *out, const char *model_type, const char *name);
 
 /* general.architecture in `out`; ERROR_INVALID if it is missing or no name. */
 enum status gguf_architecture(const struct gguf *gguf, struct str *out, struct error *error);

@@ -53,6 +53,16 @@ static const struct name_row layer_names[] = {
     {"ssm_out", "linear_attn.out_proj"},
 };
 
+/* Of these names, what Hunyuan's models call otherwise. */
+static const struct name_row hunyuan_names[] = {
+    {"attn_q_norm", "self_attn.query_layernorm"},
+    {"attn_k_norm", "self_attn.key_layernorm"},
+    {"ffn_gate_inp", "mlp.gate.wg"},
+    {"ffn_gate_shexp", "mlp.shared_mlp.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_mlp.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_mlp.down_proj"},
+};
+
 /* Behind "blk.N." and "model.layers.N.", as a whole. ssm_a is -e^A_log and has no counterpart. */
 static const struct name_row layer_vectors[] = {
     {"ssm_a", "linear_attn.A"},
@@ -80,7 +90,25 @@ static void write_layer(struct str *out, const char *name, const char *module)
     str_append(out, name + 4, (size_t)(module - name - 4));
 }
 
-void gguf_huggingface_name(struct str *out, const char *name)
+/* Appends the layer's module by the first of `n` rows that names it; false if none does. */
+static bool write_module(struct str *out, const char *name, const char *module,
+                         const struct name_row *rows, size_t n)
+{
+    const char *dot = strchr(module, '.');
+    for (size_t i = 0; dot && i < n; i++) {
+        size_t len = strlen(rows[i].gguf);
+        bool is_same = strncmp(rows[i].gguf, module, len) == 0;
+        if (is_same && (module + len == dot || !module[len])) {
+            write_layer(out, name, module);
+            str_append_z(out, rows[i].huggingface);
+            str_append_z(out, module + len);
+            return true;
+        }
+    }
+    return false;
+}
+
+void gguf_huggingface_name(struct str *out, const char *model_type, const char *name)
 {
     str_clear(out);
     for (size_t i = 0; i < sizeof global_names / sizeof global_names[0]; i++) {
@@ -97,17 +125,13 @@ void gguf_huggingface_name(struct str *out, const char *name)
             return;
         }
     }
-    const char *dot = module ? strchr(module, '.') : NULL;
-    for (size_t i = 0; dot && i < sizeof layer_names / sizeof layer_names[0]; i++) {
-        size_t len = strlen(layer_names[i].gguf);
-        bool is_same = strncmp(layer_names[i].gguf, module, len) == 0;
-        if (is_same && (module + len == dot || !module[len])) {
-            write_layer(out, name, module);
-            str_append_z(out, layer_names[i].huggingface);
-            str_append_z(out, module + len);
-            return;
-        }
-    }
+    if (module && strncmp(model_type, "hunyuan", 7) == 0 &&
+        write_module(out, name, module, hunyuan_names,
+                     sizeof hunyuan_names / sizeof hunyuan_names[0]))
+        return;
+    if (module &&
+        write_module(out, name, module, layer_names, sizeof layer_names / sizeof layer_names[0]))
+        return;
     str_append_z(out, name);
 }
 

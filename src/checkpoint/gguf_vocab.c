@@ -140,5 +140,6 @@ enum status gguf_vocab(const struct gguf *gguf, struct arena *arena, struct voca
         return status;
     out->add_bos =
         gguf_bool(gguf_find(gguf, "tokenizer.ggml.add_bos_token"), implies_bos(out->pre));
+    out->add_eos = gguf_bool(gguf_find(gguf, "tokenizer.ggml.add_eos_token"), false);
     return copy_string(gguf, "tokenizer.chat_template", arena, &out->chat_template, error);
 }

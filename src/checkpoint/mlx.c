@@ -199,20 +199,16 @@ static bool is_router(const struct tensor *tensor)
     return found;
 }
 
-bool mlx_is_stack(const struct tensor *tensor)
+/* Experts that lie in one tensor [E, out, in]. */
+static bool is_stack(const struct tensor *tensor)
 {
     return tensor->n_dims == 3 &&
            (strstr(tensor->name, ".experts.") || strstr(tensor->name, ".switch_mlp."));
 }
 
-bool mlx_is_fused_stack(const struct tensor *tensor)
-{
-    return mlx_is_stack(tensor) && !ends_with(tensor, ".weight");
-}
-
 bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out)
 {
-    bool is_matrix = tensor->n_dims <= 2 || mlx_is_stack(tensor);
+    bool is_matrix = tensor->n_dims <= 2 || is_stack(tensor);
     if (!ends_with(tensor, ".weight") || is_router(tensor) || tensor->rows < 2 || !is_matrix ||
         tensor->cols % format->group || tensor->encoding < WEIGHT_F32 ||
         tensor->encoding > WEIGHT_BF16)

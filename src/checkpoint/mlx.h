@@ -27,11 +27,6 @@ enum status mlx_quantization_read(const struct json *config, struct mlx_quantiza
 /* Whether the mode has these bits and groups. */
 bool mlx_format_is_possible(const struct mlx_format *format);
 
-/* Experts that lie in one tensor [E, out, in], and those of them that are not a module of MLX's:
- * gate and up in one, in whatever order the family has. */
-bool mlx_is_stack(const struct tensor *tensor);
-bool mlx_is_fused_stack(const struct tensor *tensor);
-
 /* Whether this weight is quantized, a matrix of floats or a stack of them, as MLX does except that
  * routers stay floats; it is then shown so. */
 bool mlx_make(const struct mlx_format *format, const struct tensor *tensor, struct weight *out);

@@ -1,10 +1,11 @@
-/* Every tensor passes once, in the order of the files: floats as they are, matrices through the
- * same weights that a quantization at load shows (checkpoint_quantize). */
+/* Every tensor of mlx_layout passes once: floats as they are, matrices through the same encoder as
+ * a quantization at load (checkpoint_quantize). */
 #include "checkpoint/quantize.h"
 
+#include "base/half.h"
 #include "base/thread_pool.h"
 #include "base/weight_encode.h"
-#include "checkpoint/checkpoint_struct.h"
+#include "checkpoint/mlx_layout.h"
 #include "checkpoint/shard_writer.h"
 
 #include <dirent.h>
@@ -37,6 +38,7 @@ static const char *const copied_files[] = {
 struct writing {
     struct checkpoint *checkpoint;
     const struct quantize_request *request;
+    struct mlx_layout layout;
     struct shard_writer shards;
     struct thread_pool *pool;
     bool is_tied;
@@ -48,29 +50,13 @@ static const struct json *config_value(const struct checkpoint *c, const char *k
     return json_is_null(inner) ? json_get(&c->config, key) : inner;
 }
 
-/* The file's name of a tensor that belongs to the language model and is read. */
-static bool is_kept(const struct writing *w, const struct tensor *tensor)
-{
-    const char *prefix, *rest;
-    if (!name_normalise(tensor->name, &prefix, &rest))
-        return false;
-    bool is_head =
-        strncmp(prefix, "lm_head.", 8) == 0 || (!*prefix && strncmp(rest, "lm_head.", 8) == 0);
-    return !(is_head && w->is_tied);
-}
-
 /* --- the list --------------------------------------------------------------------------------- */
 
-static const char *level_dtype(enum weight_level_type type)
-{
-    return type == LEVEL_F32 ? "F32" : type == LEVEL_F16 ? "F16" : "BF16";
-}
-
 /* "STEM.weight" -> "STEM.scales", in the checkpoint's arena; NULL if memory is exhausted. */
-static const char *sibling(struct writing *w, const struct tensor *tensor, const char *suffix)
+static const char *sibling(struct writing *w, const struct mlx_tensor *tensor, const char *suffix)
 {
     struct str name = {0};
-    str_append(&name, tensor->name, tensor->name_len - strlen(".weight"));
+    str_append(&name, tensor->name, strlen(tensor->name) - strlen(".weight"));
     str_append_z(&name, suffix);
     const char *copy =
         name.failed ? NULL : arena_copy(&w->checkpoint->arena, str_z(&name), name.len);
@@ -78,86 +64,120 @@ static const char *sibling(struct writing *w, const struct tensor *tensor, const
     return copy;
 }
 
-/* The tensor's shape, but for its last dimension. */
-static void copy_shape(const struct tensor *tensor, int64_t cols, struct shard_tensor *out)
+static uint64_t element_bytes(const struct mlx_tensor *tensor)
 {
-    out->n_dims = tensor->n_dims;
-    memcpy(out->dims, tensor->dims, sizeof out->dims);
-    out->dims[out->n_dims - 1] = cols;
+    return (uint64_t)weight_info((enum weight_encoding)tensor->source->encoding)->block_bytes;
 }
 
-/* Words, scales and biases. */
-static enum status list_quantized(struct writing *w, const struct tensor *tensor,
-                                  const struct weight *weight, struct error *error)
+/* A tensor of the same shape, but for its last dimension. */
+static struct shard_tensor shard_of(const struct mlx_tensor *tensor, const char *name,
+                                    const char *dtype, int64_t cols, uint64_t col_bytes)
 {
-    int64_t groups = weight->cols / weight->levels.group;
-    int64_t words = weight->cols * weight->levels.bits / 32;
-    uint64_t level = weight_level_bytes(weight->levels.type);
-    struct shard_tensor codes = {
-        .name = tensor->name, .dtype = "U32", .bytes = (uint64_t)(weight->rows * words) * 4};
-    struct shard_tensor levels = {.dtype = level_dtype(weight->levels.type),
-                                  .bytes = (uint64_t)(weight->rows * groups) * level};
-    copy_shape(tensor, words, &codes);
-    copy_shape(tensor, groups, &levels);
-    enum status status = shard_writer_add(&w->shards, &codes, error);
+    struct shard_tensor out = {.name = name, .dtype = dtype, .n_dims = tensor->n_dims};
+    memcpy(out.dims, tensor->dims, sizeof out.dims);
+    out.dims[out.n_dims - 1] = cols;
+    out.bytes = (uint64_t)(tensor->n * tensor->rows * cols) * col_bytes;
+    return out;
+}
+
+/* Words, scales and biases; levels are of the type that the floats have. */
+static enum status list_quantized(struct writing *w, const struct mlx_tensor *tensor,
+                                  struct error *error)
+{
+    static const char *const suffixes[] = {".scales", ".biases"};
+    const struct mlx_format *format = &w->checkpoint->made;
+    struct shard_tensor out =
+        shard_of(tensor, tensor->name, "U32", tensor->cols * format->bits / 32, 4);
+    enum status status = shard_writer_add(&w->shards, &out, error);
     for (int i = 0; i < 2 && status == OK; i++) {
-        levels.name = sibling(w, tensor, i ? ".biases" : ".scales");
-        status = levels.name ? shard_writer_add(&w->shards, &levels, error)
-                             : error_memory(error, tensor->name_len);
+        out = shard_of(tensor, sibling(w, tensor, suffixes[i]), tensor->source->dtype,
+                       tensor->cols / format->group, element_bytes(tensor));
+        status = out.name ? shard_writer_add(&w->shards, &out, error)
+                          : error_memory(error, strlen(tensor->name));
     }
     return status;
 }
 
-static enum status list_tensor(struct writing *w, const struct tensor *tensor, struct error *error)
+static enum status list_tensor(struct writing *w, const struct mlx_tensor *tensor,
+                               struct error *error)
 {
-    struct weight weight;
-    if (strstr(tensor->name, ".experts."))
-        return error_set(
-            error, ERROR_UNSUPPORTED,
-            "%s has experts of their own names (%.200s), which mlx-lm would not find quantized; "
-            "quantize it at load with --quantization, or use a checkpoint of stacks (switch_mlp)",
-            w->checkpoint->path, tensor->name);
-    if (mlx_make(&w->checkpoint->made, tensor, &weight))
-        return list_quantized(w, tensor, &weight, error);
-    struct shard_tensor copy = {.name = tensor->name,
-                                .dtype = tensor->dtype,
-                                .n_dims = tensor->n_dims,
-                                .bytes = tensor->bytes};
-    memcpy(copy.dims, tensor->dims, sizeof copy.dims);
-    return shard_writer_add(&w->shards, &copy, error);
+    if (tensor->way == MLX_QUANTIZED)
+        return list_quantized(w, tensor, error);
+    struct shard_tensor out = {.name = tensor->name,
+                               .dtype = tensor->source->dtype,
+                               .n_dims = tensor->n_dims,
+                               .bytes = tensor->source->bytes};
+    memcpy(out.dims, tensor->dims, sizeof out.dims);
+    if (tensor->way == MLX_GATHERED)
+        out.bytes = (uint64_t)(tensor->n * tensor->rows * tensor->cols) * element_bytes(tensor);
+    return shard_writer_add(&w->shards, &out, error);
 }
 
 /* --- the bytes -------------------------------------------------------------------------------- */
 
-/* Rows [first, first + n) of one weight, on their way into a file. */
+/* Rows [first, first + n) of one expert, or of a matrix, on their way into a file. */
 struct batch {
-    const struct weight *weight;
+    struct weight weight; /* MLX_QUANTIZED: as codes, otherwise floats */
+    int64_t offset, step; /* row i is the weight's row offset + i * step */
     int64_t first, n;
     size_t row_bytes, level_row_bytes;
     uint8_t *codes;           /* [n][row_bytes] */
-    uint8_t *scales, *biases; /* [rows][level_row_bytes], all rows */
+    uint8_t *scales, *biases; /* [rows][level_row_bytes], all rows of this expert */
+    uint8_t *turned;          /* the expert's floats, if they do not lie in rows */
     uint8_t *scratch;         /* [workers][scratch_bytes] */
     size_t scratch_bytes;
+    bool is_norm;
 };
 
-static void encode_task(void *context, int task, int worker)
+static void encode_row(const struct batch *b, int64_t row, uint8_t *scratch)
+{
+    const struct weight *w = &b->weight;
+    size_t cols = (size_t)w->cols, groups = cols / (size_t)w->levels.group;
+    float *scales = (float *)(void *)scratch, *biases = scales + groups;
+    uint8_t *codes = (uint8_t *)(biases + groups);
+    weight_row_read(w, b->offset + row * b->step,
+                    &(struct weight_row){.codes = codes, .scales = scales, .biases = biases});
+    weight_pack_stream(codes, cols, w->levels.bits,
+                       b->codes + (size_t)(row - b->first) * b->row_bytes);
+    weight_pack_levels(w->levels.type, scales, groups,
+                       b->scales + (size_t)row * b->level_row_bytes);
+    weight_pack_levels(w->levels.type, biases, groups,
+                       b->biases + (size_t)row * b->level_row_bytes);
+}
+
+/* The values as they are; those of a norm plus 1, rounded to their type as mlx-lm does. */
+static void copy_row(const struct batch *b, int64_t row, uint8_t *scratch)
+{
+    const struct weight *w = &b->weight;
+    uint8_t *out = b->codes + (size_t)(row - b->first) * b->row_bytes;
+    float *values = (float *)(void *)scratch;
+    if (!b->is_norm) {
+        memcpy(out, weight_row_data(w, b->offset + row * b->step), b->row_bytes);
+        return;
+    }
+    weight_row_dequantize(w, b->offset + row * b->step, values);
+    for (size_t i = 0; i < (size_t)w->cols; i++) {
+        float sum = values[i] + 1.0f;
+        uint16_t half = w->encoding == WEIGHT_F16 ? f16_from_f32(sum) : bf16_from_f32(sum);
+        if (w->encoding == WEIGHT_F32)
+            memcpy(out + i * sizeof sum, &sum, sizeof sum);
+        else
+            memcpy(out + i * sizeof half, &half, sizeof half);
+    }
+}
+
+static void batch_task(void *context, int task, int worker)
 {
     const struct batch *b = context;
-    const struct weight *w = b->weight;
-    size_t cols = (size_t)w->cols, groups = cols / (size_t)w->levels.group;
-    float *scales = (float *)(void *)(b->scratch + (size_t)worker * b->scratch_bytes);
-    float *biases = scales + groups;
-    uint8_t *codes = (uint8_t *)(biases + groups);
-    int64_t end = (int64_t)(task + 1) * ROWS_PER_TASK;
-    for (int64_t i = (int64_t)task * ROWS_PER_TASK; i < end && i < b->n; i++) {
-        int64_t row = b->first + i;
-        weight_row_read(w, row,
-                        &(struct weight_row){.codes = codes, .scales = scales, .biases = biases});
-        weight_pack_stream(codes, cols, w->levels.bits, b->codes + (size_t)i * b->row_bytes);
-        size_t place = (size_t)row * b->level_row_bytes;
-        weight_pack_levels(w->levels.type, scales, groups, b->scales + place);
-        weight_pack_levels(w->levels.type, biases, groups, b->biases + place);
-    }
+    uint8_t *scratch = b->scratch + (size_t)worker * b->scratch_bytes;
+    int64_t end = b->first + (int64_t)(task + 1) * ROWS_PER_TASK;
+    if (end > b->first + b->n)
+        end = b->first + b->n;
+    for (int64_t row = b->first + (int64_t)task * ROWS_PER_TASK; row < end; row++)
+        if (b->level_row_bytes)
+            encode_row(b, row, scratch);
+        else
+            copy_row(b, row, scratch);
 }
 
 static void report(const struct writing *w)
@@ -167,59 +187,85 @@ static void report(const struct writing *w)
                              (double)w->shards.written / (double)w->shards.total);
 }
 
-static enum status write_rows(struct writing *w, struct batch *b, struct error *error)
+static enum status write_rows(struct writing *w, struct batch *b, int64_t rows, struct error *error)
 {
     enum status status = OK;
     int64_t rows_at_once = (int64_t)(BATCH_BYTES / b->row_bytes) + 1;
-    for (b->first = 0; b->first < b->weight->rows && status == OK; b->first += b->n) {
-        int64_t left = b->weight->rows - b->first;
-        b->n = left < rows_at_once ? left : rows_at_once;
+    for (b->first = 0; b->first < rows && status == OK; b->first += b->n) {
+        b->n = rows - b->first < rows_at_once ? rows - b->first : rows_at_once;
         int n_tasks = (int)((b->n + ROWS_PER_TASK - 1) / ROWS_PER_TASK);
-        thread_pool_run(w->pool, encode_task, b, n_tasks);
+        thread_pool_run(w->pool, batch_task, b, n_tasks);
         status = shard_writer_write(&w->shards, b->codes, (size_t)b->n * b->row_bytes, error);
         report(w);
     }
     return status;
 }
 
-static enum status write_quantized(struct writing *w, const struct weight *weight,
-                                   struct error *error)
+/* Every expert's rows; of codes, the levels of all experts stay in memory until they are done. */
+static enum status write_experts(struct writing *w, const struct mlx_tensor *tensor,
+                                 struct batch *b, struct error *error)
 {
-    size_t cols = (size_t)weight->cols, groups = cols / (size_t)weight->levels.group;
-    struct batch b = {.weight = weight,
-                      .row_bytes = cols * (size_t)weight->levels.bits / 8,
-                      .level_row_bytes = groups * weight_level_bytes(weight->levels.type)};
-    size_t level_bytes = (size_t)weight->rows * b.level_row_bytes;
-    b.scratch_bytes = (2 * groups * sizeof(float) + cols + 63) / 64 * 64;
-    b.codes = malloc(BATCH_BYTES + b.row_bytes);
-    b.scales = malloc(level_bytes);
-    b.biases = malloc(level_bytes);
-    b.scratch = malloc(b.scratch_bytes * (size_t)thread_pool_size(w->pool));
+    const struct mlx_format *format = &w->checkpoint->made;
+    uint8_t *scales = b->scales, *biases = b->biases;
+    size_t level_bytes = (size_t)tensor->rows * b->level_row_bytes;
     enum status status = OK;
-    if (!b.codes || !b.scales || !b.biases || !b.scratch)
-        status = error_memory(error, BATCH_BYTES + 2 * level_bytes);
-    if (status == OK)
-        status = write_rows(w, &b, error);
-    if (status == OK)
-        status = shard_writer_write(&w->shards, b.scales, level_bytes, error);
-    if (status == OK)
-        status = shard_writer_write(&w->shards, b.biases, level_bytes, error);
-    free(b.codes);
-    free(b.scales);
-    free(b.biases);
-    free(b.scratch);
-    checkpoint_release(w->checkpoint, weight);
+    for (int64_t e = 0; e < tensor->n && status == OK; e++) {
+        struct weight floats;
+        mlx_tensor_rows(tensor, e, b->turned, &floats, &b->offset, &b->step);
+        b->weight =
+            b->level_row_bytes ? weight_quantized(&floats, format->bits, format->group) : floats;
+        b->scales = scales + (size_t)e * level_bytes;
+        b->biases = biases + (size_t)e * level_bytes;
+        status = write_rows(w, b, tensor->rows, error);
+        if (!tensor->is_turned && (tensor->singles || e == tensor->n - 1))
+            checkpoint_release(w->checkpoint, &floats);
+    }
+    b->scales = scales;
+    b->biases = biases;
+    level_bytes *= (size_t)tensor->n;
+    if (status == OK && level_bytes)
+        status = shard_writer_write(&w->shards, scales, level_bytes, error);
+    if (status == OK && level_bytes)
+        status = shard_writer_write(&w->shards, biases, level_bytes, error);
     return status;
 }
 
-static enum status write_tensor(struct writing *w, const struct tensor *tensor, struct error *error)
+static enum status write_made(struct writing *w, const struct mlx_tensor *tensor,
+                              struct error *error)
 {
-    struct weight weight;
-    if (mlx_make(&w->checkpoint->made, tensor, &weight))
-        return write_quantized(w, &weight, error);
-    return tensor->bytes ? shard_writer_write(&w->shards, tensor->data, tensor->bytes, error)
-                         : error_set(error, ERROR_INVALID, "%s: tensor %.200s is empty",
-                                     w->checkpoint->path, tensor->name);
+    bool is_quantized = tensor->way == MLX_QUANTIZED;
+    const struct mlx_format *format = &w->checkpoint->made;
+    size_t cols = (size_t)tensor->cols, groups = cols / (size_t)format->group;
+    size_t element = (size_t)element_bytes(tensor);
+    struct batch b = {.is_norm = tensor->is_norm,
+                      .row_bytes = is_quantized ? cols * (size_t)format->bits / 8 : cols * element,
+                      .level_row_bytes = is_quantized ? groups * element : 0};
+    size_t level_bytes = (size_t)(tensor->n * tensor->rows) * b.level_row_bytes;
+    size_t turned_bytes = tensor->is_turned ? (size_t)tensor->rows * cols * element : 0;
+    b.scratch_bytes =
+        ((is_quantized ? 2 * groups * sizeof(float) : 0) + cols * sizeof(float) + 63) / 64 * 64;
+    b.codes = malloc(BATCH_BYTES + b.row_bytes);
+    b.scales = malloc(level_bytes + 1);
+    b.biases = malloc(level_bytes + 1);
+    b.turned = malloc(turned_bytes + 1);
+    b.scratch = malloc(b.scratch_bytes * (size_t)thread_pool_size(w->pool));
+    enum status status = b.codes && b.scales && b.biases && b.turned && b.scratch
+                             ? write_experts(w, tensor, &b, error)
+                             : error_memory(error, BATCH_BYTES + 2 * level_bytes + turned_bytes);
+    free(b.codes);
+    free(b.scales);
+    free(b.biases);
+    free(b.turned);
+    free(b.scratch);
+    return status;
+}
+
+static enum status write_tensor(struct writing *w, const struct mlx_tensor *tensor,
+                                struct error *error)
+{
+    if (tensor->way != MLX_COPIED)
+        return write_made(w, tensor, error);
+    return shard_writer_write(&w->shards, tensor->source->data, tensor->source->bytes, error);
 }
 
 /* --- the other files -------------------------------------------------------------------------- */
@@ -291,15 +337,13 @@ static void remove_folder(const char *path)
 
 static enum status write_folder(struct writing *w, const char *folder, struct error *error)
 {
-    const struct tensor_list *tensors = &w->checkpoint->tensors;
-    enum status status = OK;
+    const struct mlx_layout *layout = &w->layout;
+    enum status status = mlx_layout_make(w->checkpoint, w->is_tied, &w->layout, error);
     w->shards = (struct shard_writer){.folder = folder, .shard_bytes = w->request->shard_bytes};
-    for (size_t i = 0; i < tensors->n && status == OK; i++)
-        if (is_kept(w, &tensors->items[i]))
-            status = list_tensor(w, &tensors->items[i], error);
-    for (size_t i = 0; i < tensors->n && status == OK; i++)
-        if (is_kept(w, &tensors->items[i]))
-            status = write_tensor(w, &tensors->items[i], error);
+    for (size_t i = 0; i < layout->n && status == OK; i++)
+        status = list_tensor(w, &layout->items[i], error);
+    for (size_t i = 0; i < layout->n && status == OK; i++)
+        status = write_tensor(w, &layout->items[i], error);
     if (status == OK)
         status = shard_writer_finish(&w->shards, error);
     if (status == OK)
@@ -344,6 +388,7 @@ enum status checkpoint_write_quantized(struct checkpoint *c, const struct quanti
             remove_folder(folder.data);
     }
     shard_writer_done(&w.shards);
+    mlx_layout_done(&w.layout);
     thread_pool_free(w.pool);
     str_done(&folder);
     return status;

@@ -15,8 +15,8 @@ struct quantize_request {
 
 /* Writes what mlx_lm.convert would: quantized matrices and all other tensors of the language model,
  * config.json, the tokenizer's files. The folder appears under its name when it is whole; on an
- * error nothing is left. `checkpoint` is a folder of floats. Memory: a few MiB and the levels of
- * the largest tensor. */
+ * error nothing is left. `checkpoint` is a folder of floats. Memory: a few MiB, the levels of
+ * the largest tensor, and of gpt-oss's stacks one expert. */
 enum status checkpoint_write_quantized(struct checkpoint *checkpoint,
                                        const struct quantize_request *request, struct error *error);
 

@@ -213,12 +213,33 @@ static enum status measure(struct bench *b, const struct shape *s, struct error 
     return status;
 }
 
+/* The CPU's limits are measured beside. */
+static enum status print_profile(struct bench *b, struct error *error)
+{
+    enum arithmetic arithmetic =
+        device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
+    bool is_cpu = device_is_cpu(b->device);
+    struct cpu_limits limits;
+    enum status status =
+        is_cpu ? cpu_measure(&limits, b->model.threads, cpu_isa_best(), error) : OK;
+    if (status != OK)
+        return status;
+    print_ops(b->ops, TRACE_PREFILL, is_cpu ? &limits : NULL, arithmetic);
+    print_ops(b->ops, TRACE_DECODE, is_cpu ? &limits : NULL, arithmetic);
+    if (is_cpu)
+        printf("limits: %.1f GB/s read from memory, %.0f GOP/s %s; ",
+               limits.bytes_per_s[PAGES_HUGE][1] * 1e-9,
+               limits.operations_per_s[arithmetic][1] * 1e-9,
+               arithmetic == ARITHMETIC_INT8 ? "int8" : "f32");
+    printf("the trace is in %s\n", b->profile.output);
+    return OK;
+}
+
 /* One more run of the shape under the profiler, so that the timed ones are not disturbed. */
 static enum status profile_shape(struct bench *b, const struct shape *s, struct error *error)
 {
     struct samples gaps = {0};
     struct timing t;
-    struct cpu_limits limits;
     b->step = 0;
     enum status status = trace_new(&b->trace, NULL, "csgl", 1, TRACE_DEFAULT_EVENTS, error);
     if (status == OK)
@@ -231,17 +252,7 @@ static enum status profile_shape(struct bench *b, const struct shape *s, struct 
     if (status == OK)
         status = trace_write(b->profile.output, &b->trace, 1, error);
     if (status == OK && !b->is_json)
-        status = cpu_measure(&limits, b->model.threads, cpu_isa_best(), error);
-    if (status == OK && !b->is_json) {
-        enum arithmetic arithmetic =
-            device_activations(b->device) == ACTIVATIONS_INT8 ? ARITHMETIC_INT8 : ARITHMETIC_F32;
-        print_ops(b->ops, TRACE_PREFILL, &limits, arithmetic);
-        print_ops(b->ops, TRACE_DECODE, &limits, arithmetic);
-        printf("limits: %.1f GB/s read from memory, %.0f GOP/s %s; the trace is in %s\n",
-               limits.bytes_per_s[PAGES_HUGE][1] * 1e-9,
-               limits.operations_per_s[arithmetic][1] * 1e-9,
-               arithmetic == ARITHMETIC_INT8 ? "int8" : "f32", b->profile.output);
-    }
+        status = print_profile(b, error);
     profile_free(b->ops);
     b->ops = NULL;
     trace_free(b->trace);

@@ -1,6 +1,7 @@
 /* csgl bench_ops: one op of the device at given shapes, against what the machine can do. Each op is
  * a row of a table: how it is prepared and called, and what a call costs. */
 #include "base/log.h"
+#include "base/size.h"
 #include "base/system.h"
 #include "bench/rng.h"
 #include "checkpoint/checkpoint.h"
@@ -8,6 +9,7 @@
 #include "cli/bench_common.h"
 #include "cli/commands.h"
 #include "device/cpu/cpu.h"
+#include "engine/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +41,8 @@ struct prepared {
     struct experts *experts;
     struct moe_ffn_args moe;
     struct paged_attention_args attention;
+    size_t layer_bytes; /* of its pages; layers take turns, so that they come from memory */
+    int n_layers;
     struct gated_delta_args delta;
     struct op_cost cost;
     enum arithmetic arithmetic;
@@ -212,8 +216,7 @@ static enum status prepare_attention(struct bench *b, struct prepared *p, int32_
     struct kv_layout layout = {.page_size = PAGE_SIZE,
                                .n_heads = b->n_kv_heads,
                                .head_dim = b->head_dim,
-                               .dtype = (enum dtype[]){DTYPE_BF16, DTYPE_BF16, DTYPE_F16,
-                                                       DTYPE_F32}[b->options.kv_cache_dtype]};
+                               .dtype = kv_dtype_of_word(b->options.kv_cache_dtype)};
     if (rows > b->context_len || b->n_heads % b->n_kv_heads)
         return error_set(error, ERROR_INVALID,
                          "%d rows of a context of %d, %d heads over %d key-value heads: rows are "
@@ -221,8 +224,13 @@ static enum status prepare_attention(struct bench *b, struct prepared *p, int32_
                          (int)rows, b->context_len, b->n_heads, b->n_kv_heads);
     size_t bytes = b->device->table->kv_page_bytes(b->device, &layout) * (size_t)n_pages *
                    (size_t)b->batch_size;
+    p->layer_bytes = size_round_up(bytes, 64);
+    p->n_layers = 1;
+    while (p->n_layers < MAX_COPIES && (size_t)p->n_layers * bytes < COLD_BYTES)
+        p->n_layers++;
     enum status status =
-        b->device->table->buffer_alloc(b->device, bytes, &p->buffers[p->n_buffers], error);
+        b->device->table->buffer_alloc(b->device, p->layer_bytes * (size_t)p->n_layers,
+                                       &p->buffers[p->n_buffers], error);
     if (status != OK)
         return status;
     *a = (struct paged_attention_args){
@@ -239,17 +247,22 @@ static enum status prepare_attention(struct bench *b, struct prepared *p, int32_
         status = new_tensor(b, p, n_rows, cols, DTYPE_F32, &a->out, error);
     if (status == OK)
         status = fill_tables(b, p, rows, n_pages, error);
-    if (status == OK)
+    for (int i = 0; i < p->n_layers && status == OK; i++) {
+        a->pages.offset = p->layer_bytes * (size_t)i;
         status = fill_pages(b, p, n_pages * b->batch_size, error);
+    }
     if (status == OK)
         p->cost = profile_cost_paged_attention(b->device, a);
-    p->arithmetic = ARITHMETIC_F32;
+    bool is_rounded = cpu_device_activations(b->device) == ACTIVATIONS_INT8 &&
+                      layout.dtype != DTYPE_F32 && layout.dtype != DTYPE_F16 &&
+                      b->limits.operations_per_s[ARITHMETIC_BF16][1] > 0;
+    p->arithmetic = is_rounded ? ARITHMETIC_BF16 : ARITHMETIC_F32;
     return status;
 }
 
 static void call_attention(struct bench *b, struct prepared *p, int i)
 {
-    (void)i;
+    p->attention.pages.offset = p->layer_bytes * (size_t)(i % p->n_layers);
     device_paged_attention(b->device, &p->attention);
 }
 
@@ -588,7 +601,7 @@ int command_bench_ops(int argc, char **argv)
          "threads; 0: all processors"},
         {"--activations", NULL, OPTION_CHOICE, &b.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
-        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &b.options.kv_cache_dtype, "auto|bf16|f16|f32", 0,
+        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &b.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
          0, "type of cached keys and values"},
         {"--runs", NULL, OPTION_INT, &b.runs, "N", 1, 1000, "runs; the median is reported"},
         {"--output-file", NULL, OPTION_STRING, &b.output_file, "FILE", 0, 0,

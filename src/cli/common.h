@@ -68,7 +68,7 @@ struct sampling_options sampling_options_default(void);
          "DEVICE",                                                                                 \
          0,                                                                                        \
          0,                                                                                        \
-         "cpu, cuda or cuda:N (first or Nth NVIDIA GPU); default cpu"},                            \
+         "auto, cpu, cuda, cuda:N (first or Nth NVIDIA GPU) or metal; default cpu"},               \
         {"--random-weights",                                                                       \
          "--dummy-weight",                                                                         \
          OPTION_STRING,                                                                            \
@@ -90,7 +90,7 @@ struct sampling_options sampling_options_default(void);
          NULL,                                                                                     \
          OPTION_CHOICE,                                                                            \
          &(m).kv_cache_dtype,                                                                      \
-         "auto|bf16|f16|f32",                                                                      \
+         "auto|bf16|f16|f32|int8|int4",                                                                      \
          0,                                                                                        \
          0,                                                                                        \
          "type of cached keys and values; auto: bf16"},                                            \

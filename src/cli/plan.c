@@ -8,6 +8,7 @@
 #include "cli/bench_common.h"
 #include "cli/commands.h"
 #include "cli/model_path.h"
+#include "cli/serve.h"
 #include "device/comm/comm.h"
 #include "device/device_open.h"
 #include "engine/memory_plan.h"
@@ -138,15 +139,15 @@ static enum status make_plan(struct plan *p, struct error *error)
     const struct model_options *o = &p->options;
     struct cpu_options cpu = {.isa = cpu_isa_best(),
                               .activations = (enum activations)o->activations};
-    p->request = (struct memory_request){.kv_dtype = kv_dtype_of_word(o->kv_cache_dtype),
-                                         .page_size = p->page_size,
-                                         .max_running = p->max_running,
-                                         .context_length = o->context_length,
-                                         .max_step_tokens = o->max_prefill_length + p->max_running,
-                                         .max_want = p->max_running,
-                                         .memory_ratio = o->memory_ratio,
-                                         .kv_cache_bytes =
-                                             (uint64_t)(o->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    p->request = (struct memory_request){
+        .kv_dtype = kv_dtype_of_word(o->kv_cache_dtype),
+        .page_size = p->page_size,
+        .max_running = p->max_running,
+        .context_length = o->context_length,
+        .max_step_tokens = o->max_prefill_length + p->max_running,
+        .max_want = scheduler_max_want(p->max_running, SERVE_MAX_SCORED),
+        .memory_ratio = o->memory_ratio,
+        .kv_cache_bytes = (uint64_t)(o->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     p->current = -1;
     enum status status = open_source(p, error);
     if (status == OK)
@@ -274,7 +275,7 @@ int command_plan(int argc, char **argv)
          "plan with weights of this type: bf16, mlx_q4, Q4_0, ..."},
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
-        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32", 0,
+        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
          0, "type of cached keys and values; auto: bf16"},
         {"--memory-ratio", NULL, OPTION_NUMBER, &p.options.memory_ratio, "SHARE", 0.01, 1,
          "share of the available memory to use"},

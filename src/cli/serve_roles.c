@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "cli/serve.h"
 #include "message/supervisor.h"
 #include "scheduler/process.h"
@@ -54,27 +55,36 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .max_running = o->max_running,
         .context_length = o->model.context_length,
         .max_step_tokens = o->model.max_prefill_length + o->max_running,
-        .max_want = o->max_running,
+        .max_want = scheduler_max_want(o->max_running, SERVE_MAX_SCORED),
         .memory_ratio = o->model.memory_ratio,
         .kv_cache_bytes = (uint64_t)(o->model.kv_cache_gb * 1024.0 * 1024.0 * 1024.0),
         .n_pages = o->num_pages,
         .state_dtype = state_dtype_of_word(o->model.mamba_ssm_dtype),
         .n_states = o->model.num_mamba_slots,
         .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    double begin = system_seconds();
     enum status status = open_text(o, &p->checkpoint, &p->text, error);
+    double read = system_seconds();
     if (status == OK)
         status = device_open(&p->device, o->model.device, &cpu, error);
     if (status == OK)
         log_info("%s: %s, %s activations", o->model.model_path,
                  device_is_cpu(p->device) ? cpu_isa_name(cpu.isa) : p->device->name,
                  device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
+    double opened = system_seconds();
     if (status == OK)
         status = engine_open(&p->engine, p->checkpoint, p->device, comm_self(), &request,
                              progress_if_terminal(), NULL, error);
     if (status == OK)
         status =
             engine_executor_init(&p->executor, p->engine, tokenizer_size(p->text.tokenizer), error);
-    return status;
+    if (status != OK)
+        return status;
+    struct engine_times t = engine_times(p->engine);
+    log_info("started in %.2f s: configuration and tokenizer %.2f, device %.2f, plan %.2f, memory "
+             "%.2f, weights %.2f",
+             system_seconds() - begin, read - begin, opened - read, t.plan, t.memory, t.weights);
+    return OK;
 }
 
 int serve_scheduler(const struct serve_options *o)
@@ -92,6 +102,7 @@ int serve_scheduler(const struct serve_options *o)
                         .max_running = o->max_running,
                         .max_queue = o->max_queue,
                         .max_prefill_length = o->model.max_prefill_length,
+                        .max_scored = SERVE_MAX_SCORED,
                         .max_step_seconds = o->max_step_ms * 1e-3,
                         .context_length = engine_plan(p.engine)->context_length,
                         .vocab_size = engine_model(p.engine)->vocab_size,

@@ -1,5 +1,6 @@
 #include "device/device_open.h"
 
+#include "base/log.h"
 #include "device/gpu/gpu.h"
 
 #include <stdlib.h>
@@ -26,6 +27,34 @@ static bool split_name(const char *name, char driver[MAX_NAME], int *index)
     return *index <= MAX_INDEX;
 }
 
+/* The drivers that "auto" tries, the likeliest first. */
+static const char *const auto_drivers[] = {
+#ifdef __APPLE__
+    "metal",
+#endif
+    "cuda",
+};
+
+static enum status open_auto(struct device **out, const struct cpu_options *cpu,
+                             struct error *error)
+{
+    struct error reason;
+    if (cpu->activations == ACTIVATIONS_INT8) {
+        log_info("--device auto: the CPU, which alone computes with int8 activations");
+        return cpu_device_open(out, cpu, error);
+    }
+    for (size_t i = 0; i < sizeof auto_drivers / sizeof auto_drivers[0]; i++) {
+        if (gpu_device_open(out, auto_drivers[i], 0, cpu->activations == ACTIVATIONS_FLOAT,
+                            &reason) == OK) {
+            log_info("--device auto: %s %s", auto_drivers[i], (*out)->name);
+            return OK;
+        }
+        log_info("--device auto: not %s, as %s", auto_drivers[i], reason.message);
+    }
+    log_info("--device auto: the CPU");
+    return cpu_device_open(out, cpu, error);
+}
+
 enum status device_open(struct device **out, const char *name, const struct cpu_options *cpu,
                         struct error *error)
 {
@@ -34,14 +63,17 @@ enum status device_open(struct device **out, const char *name, const struct cpu_
     *out = NULL;
     if (!name || strcmp(name, "cpu") == 0)
         return cpu_device_open(out, cpu, error);
+    if (strcmp(name, "auto") == 0)
+        return open_auto(out, cpu, error);
     if (!split_name(name, driver, &index))
         return error_set(
             error, ERROR_INVALID,
-            "--device %s is no device; there are cpu, cuda, cuda:N, metal and emulator", name);
+            "--device %s is no device; there are auto, cpu, cuda, cuda:N, metal and emulator",
+            name);
     if (cpu->activations == ACTIVATIONS_INT8)
         return error_set(error, ERROR_UNSUPPORTED,
                          "--device %s computes with float activations; int8 is the CPU's", name);
-    return gpu_device_open(out, driver, index, error);
+    return gpu_device_open(out, driver, index, cpu->activations == ACTIVATIONS_FLOAT, error);
 }
 
 bool device_is_cpu(const struct device *device)

@@ -6,8 +6,10 @@
 #include "device/ops.h"
 
 /* `name`: "cpu" or NULL; "cuda", "metal" or "emulator" for the first GPU of that driver, with :N
- * behind for another. `cpu` describes the CPU device; int8 activations are refused for a GPU, and
- * its threads and levels mean nothing there. Ends with device->table->close. */
+ * behind for another; "auto": this machine's GPU, if one can be used and int8 activations are not
+ * asked for, else the CPU; the log says which and why. `cpu` describes the CPU device; int8
+ * activations are refused for a GPU, and its threads and levels mean nothing there. Ends with
+ * device->table->close. */
 enum status device_open(struct device **out, const char *name, const struct cpu_options *cpu,
                         struct error *error);
 

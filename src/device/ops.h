@@ -85,7 +85,7 @@ struct kv_layout {
     int32_t page_size; /* tokens a page, a power of two */
     int32_t n_heads;   /* KV heads */
     int32_t head_dim;
-    enum dtype dtype; /* F32, F16 or BF16 */
+    enum dtype dtype; /* F32, F16, BF16; I8 or I4 where the device has them */
 };
 
 /* One layer's pages: n_pages * kv_page_bytes at `offset` of `buffer`. */
@@ -170,7 +170,9 @@ struct qk_norm_rope_args {
     bool norm_last;
 };
 
-/* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. */
+/* Writes row t of k and v to slot slots[t] = page * page_size + place. Rounds to the KV dtype. Of a
+ * page's tokens one may be written when those before it are, and all that it held from its place on
+ * is lost. */
 struct kv_store_args {
     struct kv_pages pages;
     struct tensor k, v;  /* [T, n_kv * D] */
@@ -189,8 +191,8 @@ struct kv_copy_page_args {
  * max(0, p - window + 1) .. p (window 0: all). Head h reads KV head h / (n_q / n_kv). With sinks a
  * head sees one more key, whose score is sinks[h] (not scaled) and whose value is 0.
  * One pass with online softmax; scores are never materialised.
- * 1e-5 relative to max |v| with f32 KV in float mode; otherwise products may be rounded to bf16:
- * 1e-2. */
+ * 1e-5 relative to max |v| in float mode, to what the pages hold; otherwise products may be rounded
+ * to bf16: 1e-2. */
 struct paged_attention_args {
     struct kv_pages pages;
     struct tensor q;          /* [T, n_q * D] */
@@ -330,6 +332,68 @@ struct state_copy_args {
     int32_t from, to;
 };
 
+/* What becomes of the logit l of a token in a row: l += bias; l = l > 0 ? l / penalty : l *
+ * penalty; l -= minus. */
+struct logit_edit {
+    int32_t row, token;
+    float bias, penalty, minus;
+    float before; /* l itself, filled by the op */
+};
+
+enum { LOGIT_EDIT_WORDS = 6 };
+
+/* Exact. */
+struct edit_logits_args {
+    struct tensor logits; /* [n, V], in and out */
+    struct tensor edits;  /* i32 [m, LOGIT_EDIT_WORDS]: struct logit_edit; a place at most once */
+    bool is_undo;         /* logits become again what they were before the same edits */
+};
+
+/* How the token of a row is drawn, from weights that are whole numbers, so that a sum of them is
+ * the same in any order and each device draws the same token:
+ *
+ *     weight = floor(2^SAMPLE_WEIGHT_BITS * e^((l - max) * inverse))
+ *
+ * with e^ computed as the CPU's row kernel weigh does it, fma by fma. A NaN weighs 0. Tokens of
+ * weight 0 are never drawn. Ranks: larger logits first, of equal ones the lower id. Kept are the
+ * first top_k in rank; of these the first whose weights reach share / 2^32 of theirs together; of
+ * these the ones that weigh at least `least`. Drawn is the first kept token at which the sum of
+ * weights passes number / 2^64 of the kept ones', in order of rank, or of ids where nothing is cut
+ * (top_k, share and least are off).
+ */
+struct sample_row {
+    uint64_t number; /* uniform in 0 .. 2^64 - 1 */
+    uint64_t least;  /* min-p, of 2^SAMPLE_WEIGHT_BITS; at least 1, which is off */
+    float inverse;   /* of the temperature, finite; 0: the first in rank */
+    int32_t top_k;   /* 0: off */
+    uint32_t share;  /* top-p; 0: off */
+    int32_t token;   /* >= 0: this one, and nothing is drawn */
+};
+
+enum { SAMPLE_ROW_WORDS = 8, SAMPLE_WEIGHT_BITS = 40, SAMPLE_MAX_TOKENS = 1 << 22 };
+
+/* What some row of a call asks for. */
+enum sample_uses { SAMPLE_DRAWS = 1, SAMPLE_TOP_K = 2, SAMPLE_TOP_P = 4, SAMPLE_MIN_P = 8 };
+
+/* tokens[i] is drawn from logits[i]; -1 where the largest is not finite. Exact. */
+struct sample_args {
+    struct tensor logits; /* [n, V] */
+    struct tensor rows;   /* i32 [n, SAMPLE_ROW_WORDS]: struct sample_row */
+    struct tensor tokens; /* i32 [n, 1] */
+    unsigned uses;        /* enum sample_uses */
+};
+
+/* Logarithms of the probabilities softmax(logits[i]): of token tokens[i] (not a number for -1) and
+ * of the most likely tokens, first in rank (of sample_row) first; where there are too few that are
+ * numbers, the id is -1. Absolute 1e-5. */
+struct logprobs_args {
+    struct tensor logits;       /* [n, V] */
+    struct tensor tokens;       /* i32 [n, 1] */
+    struct tensor logprobs;     /* [n, 1] */
+    struct tensor top_tokens;   /* i32 [n, n_top]; n_top may be 0 */
+    struct tensor top_logprobs; /* [n, n_top] */
+};
+
 #define DEVICE_OPS(X)                                                                              \
     X(embed)                                                                                       \
     X(rms_norm)                                                                                    \
@@ -348,7 +412,10 @@ struct state_copy_args {
     X(gated_norm)                                                                                  \
     X(conv1d_update)                                                                               \
     X(gated_delta)                                                                                 \
-    X(gated_delta_commit)
+    X(gated_delta_commit)                                                                          \
+    X(edit_logits)                                                                                 \
+    X(sample)                                                                                      \
+    X(logprobs)
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -416,8 +483,19 @@ struct device_table {
                                        struct error *error);
     size_t (*gated_delta_workspace)(struct device *, const struct state_layout *layout);
 
+    /* Sizes the workspace for sampling from rows of n_tokens logits, max_rows at once; refuses more
+     * than SAMPLE_MAX_TOKENS. */
+    enum status (*sample_reserve)(struct device *, int32_t n_tokens, int32_t max_rows,
+                                  struct error *);
+
     /* Bytes that may still be taken; 0: not known. */
     uint64_t (*memory_available)(const struct device *);
+
+    /* Of a device that runs ops after they were called; both NULL where an op is done when its call
+     * returns. mark notes, as mark `i`, the time at which what was queued so far is done; after a
+     * sync `marked` tells the seconds from one mark to another. */
+    void (*mark)(struct device *, int i);
+    enum status (*marked)(struct device *, int from, int to, double *seconds, struct error *);
 
     /* Waits for everything queued; the first fault of any op since the last call, sticky. */
     enum status (*sync)(struct device *, struct error *);

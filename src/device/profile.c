@@ -9,6 +9,16 @@
 enum { DEVICE_OPS(OP_INDEX) N_OPS };
 #undef OP_INDEX
 
+/* A call on a device with marks, until it is known how long it took. */
+struct pending_call {
+    int op, mark; /* of its begin; its end is the next one */
+    enum trace_phase phase;
+    struct op_cost cost;
+};
+
+/* Arrays that a cost is counted from, where the CPU does not reach them. */
+enum { MAX_COPIES = 2 };
+
 struct profile {
     struct device device; /* first, so that a struct device * is one of these */
     struct device_table table;
@@ -17,6 +27,9 @@ struct profile {
     struct thread_observer observer;
     const char *op; /* the one that runs */
     enum trace_phase phase;
+    struct pending_call *pending;
+    int n_pending, max_pending;
+    struct buffer copies[MAX_COPIES];
     struct profile_entry entries[N_TRACE_PHASES][N_OPS];
 };
 
@@ -39,6 +52,12 @@ struct op_cost profile_cost_linear(const struct device *device, const struct lin
                             2.0 * a->x.rows * a->x.cols * a->out.cols};
 }
 
+/* K and V of a token in a layer, with what the device keeps beside them. */
+static double token_bytes(const struct device *device, const struct kv_layout *layout)
+{
+    return (double)device->table->kv_page_bytes(device, layout) / layout->page_size;
+}
+
 /* The keys that each sequence's rows see: read once a sequence, multiplied once a row. */
 struct op_cost profile_cost_paged_attention(const struct device *device,
                                             const struct paged_attention_args *a)
@@ -46,7 +65,6 @@ struct op_cost profile_cost_paged_attention(const struct device *device,
     const struct kv_layout *layout = &a->pages.layout;
     const int32_t *q_start = tensor_at(&a->q_start, 0), *kv_len = tensor_at(&a->kv_len, 0);
     double n_read = 0.0, n_scores = 0.0;
-    (void)device;
     for (int32_t i = 0; i < a->n_sequences; i++) {
         double rows = q_start[i + 1] - q_start[i], length = kv_len[i];
         double seen = length - (rows - 1.0) / 2.0; /* by a row, on average */
@@ -55,8 +73,7 @@ struct op_cost profile_cost_paged_attention(const struct device *device,
         n_scores += rows * seen;
         n_read += a->window && length > a->window + rows ? a->window + rows : length;
     }
-    double row_bytes =
-        2.0 * layout->n_heads * layout->head_dim * (double)dtype_bytes(layout->dtype);
+    double row_bytes = token_bytes(device, layout);
     return (struct op_cost){n_read * row_bytes + bytes_of(&a->q) + bytes_of(&a->out),
                             4.0 * n_scores * a->n_q_heads * layout->head_dim};
 }
@@ -99,10 +116,8 @@ static struct op_cost cost_qk_norm_rope(const struct device *device, const void 
 static struct op_cost cost_kv_store(const struct device *device, const void *args)
 {
     const struct kv_store_args *a = args;
-    double values = (double)a->k.rows * (a->k.cols + a->v.cols);
-    (void)device;
     return (struct op_cost){.bytes = bytes_of(&a->k) + bytes_of(&a->v) +
-                                     values * (double)dtype_bytes(a->pages.layout.dtype)};
+                                     a->k.rows * token_bytes(device, &a->pages.layout)};
 }
 
 static struct op_cost cost_paged_attention(const struct device *device, const void *args)
@@ -228,6 +243,27 @@ static struct op_cost cost_gated_delta_commit(const struct device *device, const
                             3.0 * a->x.rows * elements};
 }
 
+static struct op_cost cost_edit_logits(const struct device *device, const void *args)
+{
+    const struct edit_logits_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->edits) + 8.0 * a->edits.rows};
+}
+
+static struct op_cost cost_sample(const struct device *device, const void *args)
+{
+    const struct sample_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
+static struct op_cost cost_logprobs(const struct device *device, const void *args)
+{
+    const struct logprobs_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = bytes_of(&a->logits)};
+}
+
 /* An op that is not in this list is measured in time alone. */
 typedef struct op_cost (*op_cost_function)(const struct device *device, const void *args);
 static const op_cost_function costs[N_OPS] = {
@@ -249,6 +285,9 @@ static const op_cost_function costs[N_OPS] = {
     [OP_conv1d_update] = cost_conv1d_update,
     [OP_gated_delta] = cost_gated_delta,
     [OP_gated_delta_commit] = cost_gated_delta_commit,
+    [OP_edit_logits] = cost_edit_logits,
+    [OP_sample] = cost_sample,
+    [OP_logprobs] = cost_logprobs,
 };
 
 bool profile_knows(int op)
@@ -258,34 +297,110 @@ bool profile_knows(int op)
 
 /* --- forwarding ------------------------------------------------------------------------------- */
 
-static void account(struct profile *p, int op, const void *args, double begin, double end)
+/* Makes `t`, i32, a tensor that the CPU reaches, in copy `i`; false if that fails. */
+static bool bring(struct profile *p, struct tensor *t, int i)
 {
-    struct profile_entry *e = &p->entries[p->phase][op];
-    struct op_cost cost = costs[op] ? costs[op](p->real, args) : (struct op_cost){0};
+    struct buffer *copy = &p->copies[i];
+    if (t->buffer->host)
+        return true;
+    size_t bytes =
+        ((size_t)(t->rows - 1) * (size_t)t->stride + (size_t)t->cols) * sizeof(int32_t);
+    void *host = realloc(copy->host, bytes);
+    if (!host)
+        return false;
+    copy->host = host;
+    struct error error;
+    if (p->real->table->buffer_read(p->real, t->buffer, t->offset, host, bytes, &error) != OK)
+        return false;
+    t->buffer = copy;
+    t->offset = 0;
+    return true;
+}
+
+/* Some costs depend on what arrays hold, which later ops may overwrite. */
+static struct op_cost cost_of(struct profile *p, int op, const void *args)
+{
+    if (op == OP_paged_attention) {
+        struct paged_attention_args a = *(const struct paged_attention_args *)args;
+        return bring(p, &a.q_start, 0) && bring(p, &a.kv_len, 1) ? costs[op](p->real, &a)
+                                                                 : (struct op_cost){0};
+    }
+    if (op == OP_moe_ffn) {
+        struct moe_ffn_args a = *(const struct moe_ffn_args *)args;
+        return bring(p, &a.experts, 0) ? costs[op](p->real, &a) : (struct op_cost){0};
+    }
+    return costs[op] ? costs[op](p->real, args) : (struct op_cost){0};
+}
+
+static void account(struct profile *p, int op, enum trace_phase phase, const struct op_cost *cost,
+                    double begin, double end)
+{
+    struct profile_entry *e = &p->entries[phase][op];
     e->calls++;
     e->seconds += end - begin;
-    e->bytes += cost.bytes;
-    e->operations += cost.operations;
-    trace_record(p->trace,
-                 &(struct trace_event){.kind = TRACE_OP,
-                                       .phase = p->phase,
-                                       .name = e->name,
-                                       .begin = begin,
-                                       .end = end,
-                                       .values = {(int64_t)cost.bytes, (int64_t)cost.operations}});
+    e->bytes += cost->bytes;
+    e->operations += cost->operations;
+    trace_record(
+        p->trace,
+        &(struct trace_event){.kind = TRACE_OP,
+                              .phase = phase,
+                              .name = e->name,
+                              .begin = begin,
+                              .end = end,
+                              .values = {(int64_t)cost->bytes, (int64_t)cost->operations}});
+}
+
+/* Notes the begin of a call; -1 without memory: the call is not measured. */
+static int begin_pending(struct profile *p, int op, const struct op_cost *cost)
+{
+    if (p->n_pending == p->max_pending) {
+        int n = p->max_pending ? 2 * p->max_pending : 256;
+        struct pending_call *pending = realloc(p->pending, (size_t)n * sizeof *pending);
+        if (!pending)
+            return -1;
+        p->pending = pending;
+        p->max_pending = n;
+    }
+    int mark = 2 * p->n_pending;
+    p->pending[p->n_pending++] = (struct pending_call){op, mark, p->phase, *cost};
+    p->real->table->mark(p->real, mark);
+    return mark;
 }
 
 #define DEFINE_OP(name)                                                                            \
     static void profiled_##name(struct device *device, const struct name##_args *args)             \
     {                                                                                              \
         struct profile *p = profile_of(device);                                                    \
+        struct op_cost cost = cost_of(p, OP_##name, args);                                         \
+        int mark = p->real->table->mark ? begin_pending(p, OP_##name, &cost) : -1;                 \
         p->op = #name;                                                                             \
         double begin = system_seconds();                                                           \
         p->real->table->name(p->real, args);                                                       \
-        account(p, OP_##name, args, begin, system_seconds());                                      \
+        if (mark >= 0)                                                                             \
+            p->real->table->mark(p->real, mark + 1);                                               \
+        else if (!p->real->table->mark)                                                            \
+            account(p, OP_##name, p->phase, &cost, begin, system_seconds());                       \
     }
 DEVICE_OPS(DEFINE_OP)
 #undef DEFINE_OP
+
+enum status profile_collect(struct profile *p, struct error *error)
+{
+    enum status status = OK;
+    int n = p->n_pending, last = 2 * n - 1;
+    double now = system_seconds(); /* when the last op was done, or soon after */
+    for (int i = 0; i < n && status == OK; i++) {
+        const struct pending_call *c = &p->pending[i];
+        double seconds, before;
+        status = p->real->table->marked(p->real, c->mark, c->mark + 1, &seconds, error);
+        if (status == OK)
+            status = p->real->table->marked(p->real, c->mark + 1, last, &before, error);
+        if (status == OK)
+            account(p, c->op, c->phase, &c->cost, now - before - seconds, now - before);
+    }
+    p->n_pending = 0;
+    return status;
+}
 
 static void on_worker(void *context, int worker, double begin, double end)
 {
@@ -301,9 +416,9 @@ static void on_worker(void *context, int worker, double begin, double end)
 enum status profile_new(struct profile **out, struct device *real, struct error *error)
 {
     *out = NULL;
-    if (!device_is_cpu(real))
+    if (!device_is_cpu(real) && !real->table->mark)
         return error_set(error, ERROR_UNSUPPORTED,
-                         "a profile times the operations of the CPU; %s runs them later",
+                         "%s runs operations after they are called, and cannot tell when",
                          real->name);
     struct profile *p = calloc(1, sizeof *p);
     if (!p)
@@ -324,6 +439,9 @@ void profile_free(struct profile *p)
     if (!p)
         return;
     profile_trace(p, NULL);
+    for (int i = 0; i < MAX_COPIES; i++)
+        free(p->copies[i].host);
+    free(p->pending);
     free(p);
 }
 

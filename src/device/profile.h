@@ -18,7 +18,8 @@ struct profile_entry {
     double seconds, bytes, operations;
 };
 
-/* `real` is kept until profile_free. Refused for a GPU, which runs ops after they are called. */
+/* `real` is kept until profile_free. Refused for a device that runs ops after they are called and
+ * has no marks. */
 enum status profile_new(struct profile **out, struct device *real, struct error *error);
 void profile_free(struct profile *profile);
 
@@ -27,6 +28,10 @@ struct device *profile_device(struct profile *profile);
 
 /* Records each op and what further threads do of it; NULL ends it. Sums are kept in any case. */
 void profile_trace(struct profile *profile, struct trace *trace);
+
+/* To be called after each sync of the real device: there it becomes known how long the ops took of a
+ * device that runs them after they are called. */
+enum status profile_collect(struct profile *profile, struct error *error);
 
 /* What the next ops belong to: TRACE_PREFILL or TRACE_DECODE. */
 void profile_phase(struct profile *profile, enum trace_phase phase);

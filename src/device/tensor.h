@@ -5,16 +5,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I32, N_DTYPES };
+/* The last two exist in KV pages alone: codes with scales, two of I4 to a byte. */
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_I8, DTYPE_I4, N_DTYPES };
 
 static inline size_t dtype_bytes(enum dtype dtype)
 {
-    return dtype == DTYPE_F32 || dtype == DTYPE_I32 ? 4 : 2;
+    static const unsigned char bytes[N_DTYPES] = {4, 2, 2, 4, 1, 1};
+    return bytes[dtype];
 }
 
 static inline const char *dtype_name(enum dtype dtype)
 {
-    static const char *const names[] = {"f32", "f16", "bf16", "i32"};
+    static const char *const names[] = {"f32", "f16", "bf16", "i32", "int8", "int4"};
     return names[dtype];
 }
 

@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include "base/system.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +15,13 @@ struct engine {
     struct kv_cache cache;
     struct buffer kv[KV_MAX_GROUPS]; /* one group's pages, layer after layer */
     struct buffer states;            /* slots of recurrent states, layer after layer */
-    struct buffer inputs;            /* the batch's arrays on the device */
+    struct buffer inputs;            /* the step's arrays on the device */
+    char *packed_inputs;             /* the same, before they are copied there */
     struct buffer logits;
-    float *host_logits; /* of the last step; of our own where the CPU does not reach `logits` */
+    float *row_logits; /* [vocabulary] what engine_logits hands out */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
+    struct engine_times times;
 };
 
 static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
@@ -86,12 +90,6 @@ static enum status make_cache(struct engine *e, struct error *error)
     return status == OK ? kv_cache_init(&e->cache, &spec, error) : status;
 }
 
-static enum status make_host_logits(struct engine *e, struct error *error)
-{
-    e->host_logits = e->logits.host ? e->logits.host : malloc(e->logits.bytes);
-    return e->host_logits ? OK : error_memory(error, e->logits.bytes);
-}
-
 static enum status make_workspace(struct engine *e, struct error *error)
 {
     const struct device_table *table = e->device->table;
@@ -103,16 +101,26 @@ static enum status make_workspace(struct engine *e, struct error *error)
     if (status == OK)
         status = table->buffer_alloc(
             e->device, forward_tensor_bytes(r->max_want, e->model->vocab_size), &e->logits, error);
-    if (status == OK)
-        status = make_host_logits(e, error);
+    if (status == OK && !(e->row_logits = calloc((size_t)e->model->vocab_size, sizeof(float))))
+        status = error_memory(error, (size_t)e->model->vocab_size * sizeof(float));
     if (status != OK)
         return status;
     struct batch sizes;
     status = engine_batch_init(e, &sizes, error);
     if (status == OK)
         status = table->buffer_alloc(e->device, sizes.memory_bytes, &e->inputs, error);
+    if (status == OK && !(e->packed_inputs = malloc(sizes.memory_bytes)))
+        status = error_memory(error, sizes.memory_bytes);
     batch_done(&sizes);
     return status;
+}
+
+/* Seconds since `begin`, which becomes now. */
+static double take_time(double *begin)
+{
+    double now = system_seconds(), taken = now - *begin;
+    *begin = now;
+    return taken;
 }
 
 enum status engine_open(struct engine **out, const struct checkpoint *checkpoint,
@@ -129,14 +137,18 @@ enum status engine_open(struct engine **out, const struct checkpoint *checkpoint
     e->request = *request;
     e->forward.device = device;
     e->forward.comm = comm;
+    double begin = system_seconds();
     enum status status = make_plan(e, checkpoint, error);
+    e->times.plan = take_time(&begin);
     if (status == OK)
         status = make_cache(e, error);
     if (status == OK)
         status = make_workspace(e, error);
+    e->times.memory = take_time(&begin);
     if (status == OK)
         status = model_load(e->model, checkpoint, device, comm, request->max_step_tokens, progress,
                             progress_context, error);
+    e->times.weights = take_time(&begin);
     if (status != OK) {
         engine_free(e);
         return status;
@@ -155,11 +167,16 @@ void engine_free(struct engine *e)
         e->device->table->buffer_free(e->device, &e->kv[g]);
     e->device->table->buffer_free(e->device, &e->states);
     e->device->table->buffer_free(e->device, &e->forward.scratch);
-    if (e->host_logits != e->logits.host)
-        free(e->host_logits);
+    free(e->row_logits);
     e->device->table->buffer_free(e->device, &e->logits);
     e->device->table->buffer_free(e->device, &e->inputs);
+    free(e->packed_inputs);
     free(e);
+}
+
+struct engine_times engine_times(const struct engine *e)
+{
+    return e->times;
 }
 
 const struct model *engine_model(const struct engine *e)
@@ -183,32 +200,63 @@ enum status engine_batch_init(struct engine *e, struct batch *batch, struct erro
                       e->request.max_want, error);
 }
 
-/* A step's arrays on their way to the device; the first failure stays. */
+/* A step's arrays on their way to the device: packed one behind another, so that they travel in one
+ * copy, and steps of the same shape find them in the same places. */
 struct inputs {
     struct engine *engine;
     const struct batch *batch;
-    enum status status;
-    struct error *error;
+    size_t used; /* bytes of packed_inputs */
 };
 
-/* Copies the used part of one of the batch's arrays to the device: [rows, cols]. */
-static struct tensor input(struct inputs *in, const int32_t *array, int32_t rows, int32_t cols)
+/* Where the next [rows, cols] lie on the device. */
+static struct tensor place(struct inputs *in, int32_t rows, int32_t cols)
 {
-    struct engine *e = in->engine;
-    size_t offset = (size_t)(array - in->batch->memory) * sizeof(int32_t);
-    size_t bytes = (size_t)rows * (size_t)cols * sizeof(int32_t);
-    if (in->status == OK && bytes > 0)
-        in->status =
-            e->device->table->buffer_write(e->device, &e->inputs, offset, array, bytes, in->error);
-    return (struct tensor){.buffer = &e->inputs,
-                           .offset = offset,
-                           .dtype = DTYPE_I32,
-                           .rows = rows,
-                           .cols = cols,
-                           .stride = cols};
+    struct tensor t = {.buffer = &in->engine->inputs,
+                       .offset = in->used,
+                       .dtype = DTYPE_I32,
+                       .rows = rows,
+                       .cols = cols,
+                       .stride = cols};
+    in->used += (size_t)rows * (size_t)cols * sizeof(int32_t);
+    return t;
 }
 
-static void bind_inputs(struct inputs *in)
+/* The used part of one of the batch's arrays. */
+static struct tensor input(struct inputs *in, const int32_t *array, int32_t rows, int32_t cols)
+{
+    struct tensor t = place(in, rows, cols);
+    if (in->used > t.offset)
+        memcpy(in->engine->packed_inputs + t.offset, array, in->used - t.offset);
+    return t;
+}
+
+/* The part of a page table that the longest sequence uses, widened to a power of two so that its
+ * shape seldom changes. */
+static struct tensor input_table(struct inputs *in, const int32_t *table)
+{
+    const struct batch *b = in->batch;
+    int32_t page_size = in->engine->plan.layout.page_size, longest = 0, cols = 1;
+    for (int32_t i = 0; i < b->n_sequences; i++)
+        longest = b->kv_len[i] > longest ? b->kv_len[i] : longest;
+    while (cols < b->max_pages && (int64_t)cols * page_size < longest)
+        cols *= 2;
+    struct tensor t = place(in, b->n_sequences, cols < b->max_pages ? cols : b->max_pages);
+    size_t row_bytes = (size_t)t.cols * sizeof(int32_t);
+    for (int32_t i = 0; i < b->n_sequences; i++)
+        memcpy(in->engine->packed_inputs + t.offset + (size_t)i * row_bytes,
+               table + (size_t)i * (size_t)b->max_pages, row_bytes);
+    return t;
+}
+
+static void copy_pages(struct engine *e, const struct batch *b, const struct tensor *pairs)
+{
+    for (int32_t g = 0; g < b->n_groups && b->n_copies > 0; g++)
+        for (int32_t layer = 0; layer < e->model->kv_groups[g].n_layers; layer++)
+            device_kv_copy_page(e->device,
+                                &(struct kv_copy_page_args){layer_pages(e, g, layer), pairs[g]});
+}
+
+static void bind_inputs(struct inputs *in, struct tensor *copies)
 {
     struct engine *e = in->engine;
     const struct batch *b = in->batch;
@@ -223,7 +271,8 @@ static void bind_inputs(struct inputs *in)
     f->want = input(in, b->want, b->n_want, 1);
     for (int32_t g = 0; g < b->n_groups; g++) {
         f->groups[g].slots = input(in, b->slots[g], b->n_tokens, 1);
-        f->groups[g].page_table = input(in, b->page_table[g], b->n_sequences, b->max_pages);
+        f->groups[g].page_table = input_table(in, b->page_table[g]);
+        copies[g] = input(in, b->copies[g], b->n_copies, 2);
     }
     f->state_in = input(in, b->state_in, b->n_sequences, 1);
     f->state_out = input(in, b->state_out, b->n_sequences, 1);
@@ -237,37 +286,34 @@ static void bind_inputs(struct inputs *in)
     f->scratch_used = 0;
 }
 
-static void copy_pages(struct inputs *in)
+enum status engine_queue(struct engine *e, const struct batch *b, struct error *error)
 {
-    struct engine *e = in->engine;
-    const struct batch *b = in->batch;
-    for (int32_t g = 0; g < b->n_groups && b->n_copies > 0; g++) {
-        struct tensor pairs = input(in, b->copies[g], b->n_copies, 2);
-        for (int32_t layer = 0; in->status == OK && layer < e->model->kv_groups[g].n_layers;
-             layer++)
-            device_kv_copy_page(e->device,
-                                &(struct kv_copy_page_args){layer_pages(e, g, layer), pairs});
-    }
+    const struct device_table *table = e->device->table;
+    assert(b->n_tokens > 0);
+    struct inputs in = {e, b, 0};
+    struct tensor copies[KV_CACHE_MAX_GROUPS];
+    bind_inputs(&in, copies);
+    enum status status =
+        table->buffer_write(e->device, &e->inputs, 0, e->packed_inputs, in.used, error);
+    if (status != OK)
+        return status;
+    if (e->profile)
+        profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
+    copy_pages(e, b, copies);
+    e->model->family->forward(e->model, &e->forward);
+    return OK;
+}
+
+enum status engine_wait(struct engine *e, struct error *error)
+{
+    enum status status = e->device->table->sync(e->device, error);
+    return status == OK && e->profile ? profile_collect(e->profile, error) : status;
 }
 
 enum status engine_step(struct engine *e, const struct batch *b, struct error *error)
 {
-    const struct device_table *table = e->device->table;
-    assert(b->n_tokens > 0);
-    struct inputs in = {e, b, OK, error};
-    bind_inputs(&in);
-    if (e->profile)
-        profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
-    copy_pages(&in);
-    if (in.status != OK)
-        return in.status;
-    e->model->family->forward(e->model, &e->forward);
-    enum status status = table->sync(e->device, error);
-    if (status == OK && b->n_want > 0 && e->host_logits != e->logits.host)
-        status = table->buffer_read(
-            e->device, &e->logits, 0, e->host_logits,
-            (size_t)b->n_want * (size_t)e->model->vocab_size * sizeof(float), error);
-    return status;
+    enum status status = engine_queue(e, b, error);
+    return status == OK ? engine_wait(e, error) : status;
 }
 
 void engine_profile(struct engine *e, struct profile *profile)
@@ -281,7 +327,26 @@ struct device *engine_device(const struct engine *e)
     return e->device;
 }
 
-float *engine_logits(struct engine *e, int32_t i)
+struct device *engine_ops(const struct engine *e)
 {
-    return e->host_logits + (size_t)i * (size_t)e->model->vocab_size;
+    return e->forward.device;
+}
+
+int32_t engine_max_want(const struct engine *e)
+{
+    return e->request.max_want;
+}
+
+struct tensor engine_logits_tensor(const struct engine *e)
+{
+    return e->forward.logits;
+}
+
+const float *engine_logits(struct engine *e, int32_t i)
+{
+    size_t bytes = (size_t)e->model->vocab_size * sizeof(float);
+    return e->device->table->buffer_read(e->device, &e->logits, (size_t)i * bytes, e->row_logits,
+                                         bytes, NULL) == OK
+               ? e->row_logits
+               : NULL;
 }

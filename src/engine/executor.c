@@ -2,13 +2,13 @@
 
 #include "base/log.h"
 
-#include <math.h>
-
 enum status engine_executor_init(struct engine_executor *e, struct engine *engine, int32_t n_ids,
                                  struct error *error)
 {
-    *e = (struct engine_executor){.engine = engine, .n_ids = n_ids};
-    return sampler_init(&e->sampler, engine_model(engine)->vocab_size, error);
+    int32_t vocab_size = engine_model(engine)->vocab_size;
+    *e = (struct engine_executor){.engine = engine};
+    return sampler_init(&e->sampler, engine_device(engine), n_ids < vocab_size ? n_ids : vocab_size,
+                        engine_max_want(engine), error);
 }
 
 static void end_trace(struct engine_executor *e)
@@ -45,21 +45,18 @@ static enum status run(void *context, const struct batch *batch, const struct dr
                        struct sample *out, struct error *error)
 {
     struct engine_executor *e = context;
-    int32_t vocab_size = engine_model(e->engine)->vocab_size;
-    enum status status = engine_step(e->engine, batch, error);
+    /* Before the step is queued: what is brought to the device waits for all that is. */
+    enum status status = sampler_prepare(&e->sampler, draws, batch->n_want, error);
+    if (status == OK)
+        status = engine_queue(e->engine, batch, error);
     if (status != OK)
         return status;
-    for (int32_t i = 0; i < batch->n_want; i++) {
-        float *logits = engine_logits(e->engine, i);
-        for (int32_t id = e->n_ids; id < vocab_size; id++)
-            logits[id] = -INFINITY;
-        for (int32_t k = 0; k < draws[i].n_banned; k++)
-            logits[draws[i].banned[k]] = -INFINITY;
-        if (sampler_draw(&e->sampler, draws[i].params, draws[i].history, draws[i].position, logits,
-                         &out[i], error) != OK)
-            out[i].token = -1;
-    }
-    return OK;
+    if (batch->n_want == 0)
+        return engine_wait(e->engine, error);
+    struct tensor logits = engine_logits_tensor(e->engine);
+    status = sampler_draw(&e->sampler, engine_ops(e->engine), &logits, out, error);
+    /* The tokens' copy has waited; this is for the profile. */
+    return status == OK && e->profile ? engine_wait(e->engine, error) : status;
 }
 
 struct executor engine_executor_table(struct engine_executor *e)

@@ -6,15 +6,6 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 
-/* How one wanted row's token is drawn. */
-struct draw {
-    const struct sampling_params *params;
-    const struct token_history *history; /* NULL when no penalty is on */
-    int64_t position;                    /* tokens of the answer so far */
-    const int32_t *banned;               /* ids that must not be drawn (end of text too early) */
-    int32_t n_banned;
-};
-
 struct executor {
     void *context;
     /* Runs the batch and draws a token for each of its wanted rows, in their order. A row whose
@@ -31,9 +22,9 @@ struct engine_executor {
     struct engine *engine;
     struct sampler sampler;
     struct profile *profile; /* while a trace is recorded */
-    int32_t n_ids;           /* ids below this exist; rows behind are the vocabulary's padding */
 };
 
+/* Ids below n_ids exist; those behind are the vocabulary's padding and never drawn. */
 enum status engine_executor_init(struct engine_executor *e, struct engine *engine, int32_t n_ids,
                                  struct error *error);
 void engine_executor_done(struct engine_executor *e);

@@ -26,10 +26,11 @@ struct memory_request {
     uint64_t available_bytes; /* 0: what the device says */
 };
 
-/* The type that the i-th word of --kv-cache-dtype means: auto, bf16, f16, f32. */
+/* The type that the i-th word of --kv-cache-dtype means: auto, bf16, f16, f32, int8, int4. */
 static inline enum dtype kv_dtype_of_word(int i)
 {
-    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16, DTYPE_F32};
+    static const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F16,
+                                        DTYPE_F32,  DTYPE_I8,   DTYPE_I4};
     return dtypes[i];
 }
 

@@ -1,5 +1,8 @@
 #include "engine/sampler.h"
 
+#include "base/size.h"
+
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,226 +107,299 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-double sampler_uniform(uint64_t seed, uint32_t choice, int64_t position, uint32_t purpose)
+uint64_t sampler_bits(uint64_t seed, uint32_t choice, int64_t position, uint32_t purpose)
 {
-    uint64_t bits = mix(mix(mix(seed) ^ (uint64_t)choice << 32 ^ purpose) ^ (uint64_t)position);
-    return (double)(bits >> 11) * 0x1p-53;
+    return mix(mix(mix(seed) ^ (uint64_t)choice << 32 ^ purpose) ^ (uint64_t)position);
 }
 
-enum status sampler_init(struct sampler *s, int32_t vocab_size, struct error *error)
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The next array of `bytes` in the memory at `host`; only counted where there is none yet. */
+static void *take(uint8_t *host, size_t *used, size_t bytes)
 {
-    s->vocab_size = vocab_size;
-    size_t n = (size_t)vocab_size;
-    s->candidates = malloc(n * sizeof *s->candidates);
-    s->raw = malloc(n * sizeof *s->raw);
-    if (s->candidates && s->raw)
-        return OK;
-    sampler_done(s);
-    return error_memory(error, n * (sizeof *s->candidates + sizeof *s->raw));
+    void *at = host ? host + *used : NULL;
+    *used += size_round_up(bytes, 64);
+    return at;
+}
+
+/* Lays the arrays out one behind another; the bytes. */
+static size_t lay_out(struct sampler *s, uint8_t *host)
+{
+    size_t rows = (size_t)s->max_rows, tops = rows * SAMPLER_MAX_LOGPROBS, used = 0;
+    s->rows = take(host, &used, rows * sizeof *s->rows);
+    s->edits = take(host, &used, (size_t)s->max_edits * sizeof *s->edits);
+    s->tokens = take(host, &used, rows * sizeof *s->tokens);
+    s->logprobs = take(host, &used, rows * sizeof *s->logprobs);
+    s->top_tokens = take(host, &used, tops * sizeof *s->top_tokens);
+    s->top_logprobs = take(host, &used, tops * sizeof *s->top_logprobs);
+    return used;
+}
+
+enum status sampler_init(struct sampler *s, struct device *device, int32_t n_tokens,
+                         int32_t max_rows, struct error *error)
+{
+    /* A row edits a token at most once, so that those of any one row fit. */
+    *s = (struct sampler){
+        .device = device, .n_tokens = n_tokens, .max_rows = max_rows, .max_edits = n_tokens};
+    size_t bytes = lay_out(s, NULL);
+    s->places = calloc((size_t)n_tokens, sizeof *s->places);
+    s->host = calloc(1, bytes);
+    if (!s->places || !s->host) {
+        sampler_done(s);
+        return error_memory(error, bytes + (size_t)n_tokens * sizeof *s->places);
+    }
+    lay_out(s, s->host);
+    enum status status = device->table->sample_reserve(device, n_tokens, max_rows, error);
+    if (status == OK)
+        status = device->table->buffer_alloc(device, bytes, &s->memory, error);
+    if (status != OK)
+        sampler_done(s);
+    return status;
 }
 
 void sampler_done(struct sampler *s)
 {
-    free(s->candidates);
-    free(s->raw);
+    if (s->device)
+        s->device->table->buffer_free(s->device, &s->memory);
+    free(s->places);
+    free(s->host);
     *s = (struct sampler){0};
 }
 
-/* The most likely token, the lowest id among equals; -1 if no logit is a number. */
-static int32_t argmax(const float *logits, int32_t n)
+/* The device's copy of rows [first, first + rows) of one of the arrays. */
+static struct tensor on_device(const struct sampler *s, const void *array, enum dtype dtype,
+                               int32_t first, int32_t rows, int32_t cols)
 {
-    int32_t best = -1;
-    float max = -INFINITY;
-    for (int32_t i = 0; i < n; i++)
-        if (logits[i] > max) {
-            max = logits[i];
-            best = i;
-        }
-    return best;
+    struct tensor t = {.buffer = &s->memory,
+                       .offset = (size_t)((const uint8_t *)array - (const uint8_t *)s->host),
+                       .dtype = dtype,
+                       .rows = rows,
+                       .cols = cols,
+                       .stride = cols};
+    return tensor_rows(t, first, rows);
 }
 
-static bool has_penalty(const struct sampling_params *p)
+static enum status upload(struct sampler *s, const void *array, size_t bytes, struct error *error)
+{
+    size_t offset = (size_t)((const uint8_t *)array - (const uint8_t *)s->host);
+    if (bytes == 0)
+        return OK;
+    return s->device->table->buffer_write(s->device, &s->memory, offset, array, bytes, error);
+}
+
+static enum status download(struct sampler *s, void *array, size_t bytes, struct error *error)
+{
+    size_t offset = (size_t)((const uint8_t *)array - (const uint8_t *)s->host);
+    return s->device->table->buffer_read(s->device, &s->memory, offset, array, bytes, error);
+}
+
+/* --- what the device is told ------------------------------------------------------------------ */
+
+bool sampling_params_has_penalty(const struct sampling_params *p)
 {
     return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
            p->frequency_penalty != 0.0f;
 }
 
-static void apply_penalties(const struct sampling_params *p, const struct token_history *h,
-                            float *logits)
+/* The edit of a token in the row whose edits are being made; NULL if there is no place for it. */
+static struct logit_edit *edit_of(struct sampler *s, int32_t row, int32_t token)
+{
+    if (token >= s->n_tokens) /* the vocabulary's padding */
+        return &s->ignored;
+    if (!s->places[token]) {
+        if (s->n_edits == s->max_edits)
+            return NULL;
+        s->edits[s->n_edits] = (struct logit_edit){.row = row, .token = token, .penalty = 1.0f};
+        s->places[token] = ++s->n_edits;
+    }
+    return &s->edits[s->places[token] - 1];
+}
+
+static bool add_penalties(struct sampler *s, int32_t row, const struct sampling_params *p,
+                          const struct token_history *h)
 {
     for (int32_t i = 0; i < h->n_distinct; i++) {
         int32_t token = h->distinct[i], n = h->n_outputs[token];
-        float l = logits[token];
-        l = l > 0.0f ? l / p->repetition_penalty : l * p->repetition_penalty;
+        struct logit_edit *e = edit_of(s, row, token);
+        if (!e)
+            return false;
+        e->penalty = p->repetition_penalty;
         if (n > 0)
-            l -= p->presence_penalty + p->frequency_penalty * (float)n;
-        logits[token] = l;
+            e->minus = p->presence_penalty + p->frequency_penalty * (float)n;
     }
+    return true;
 }
 
-static bool is_before(struct candidate a, struct candidate b)
+/* Adds the edits of a row; false, and none is added, if they do not fit behind those that are
+ * there.
+ */
+static bool add_edits(struct sampler *s, int32_t row, const struct draw *draw)
 {
-    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-}
-
-/* Restores a heap whose first is the most likely, after heap[i] changed. */
-static void sift_down(struct candidate *heap, int32_t n, int32_t i)
-{
-    struct candidate moved = heap[i];
-    for (;;) {
-        int32_t child = 2 * i + 1;
-        if (child >= n)
-            break;
-        if (child + 1 < n && is_before(heap[child + 1], heap[child]))
-            child++;
-        if (!is_before(heap[child], moved))
-            break;
-        heap[i] = heap[child];
-        i = child;
+    const struct sampling_params *p = draw->params;
+    int32_t before = s->n_edits;
+    bool fits = true;
+    for (int32_t i = 0; i < p->n_biases && fits; i++) {
+        struct logit_edit *e = edit_of(s, row, p->biases[i].token);
+        if ((fits = e != NULL))
+            e->bias += p->biases[i].bias;
     }
-    heap[i] = moved;
+    if (fits && draw->history && sampling_params_has_penalty(p))
+        fits = add_penalties(s, row, p, draw->history);
+    for (int32_t i = 0; i < draw->n_banned && fits; i++) {
+        struct logit_edit *e = edit_of(s, row, draw->banned[i]);
+        if ((fits = e != NULL))
+            e->bias = -INFINITY;
+    }
+    for (int32_t i = before; i < s->n_edits; i++)
+        s->places[s->edits[i].token] = 0;
+    if (!fits)
+        s->n_edits = before;
+    return fits;
 }
 
-/* Takes candidates out of a heap, most likely first: O(n) to start, O(log n) for each. Those taken
- * are kept behind the shrinking heap, so that the k-th is heap[n_all - 1 - k]. */
-struct selection {
-    struct candidate *heap;
-    int32_t n_left, n_all;
-};
-
-static void selection_start(struct selection *s, struct candidate *candidates, int32_t n)
+static struct sample_row make_row(struct sampler *s, const struct draw *draw)
 {
-    *s = (struct selection){.heap = candidates, .n_left = n, .n_all = n};
-    for (int32_t i = n / 2; i-- > 0;)
-        sift_down(candidates, n, i);
+    const struct sampling_params *p = draw->params;
+    struct sample_row row = {.least = 1, .token = -1};
+    float inverse = 1.0f / p->temperature;
+    if (draw->is_given)
+        row.token = draw->given < s->n_tokens ? draw->given : 0;
+    /* The last: so cold that the first in rank alone is left. */
+    if (draw->is_given || p->temperature == 0.0f || p->top_k == 1 || isinf(inverse))
+        return row;
+    row.inverse = inverse;
+    row.number = sampler_bits(p->seed, p->choice, draw->position, PURPOSE_TOKEN);
+    row.top_k = p->top_k;
+    double least = ceil((double)p->min_p * (double)(1ull << SAMPLE_WEIGHT_BITS));
+    row.least = least > 1.0 ? (uint64_t)least : 1;
+    if (p->top_p < 1.0f)
+        row.share = p->top_p > 0x1p-32f ? (uint32_t)(p->top_p * 0x1p32f) : 1;
+    s->uses |= SAMPLE_DRAWS | (row.top_k ? SAMPLE_TOP_K : 0u) | (row.share ? SAMPLE_TOP_P : 0u) |
+               (row.least > 1 ? SAMPLE_MIN_P : 0u);
+    return row;
 }
 
-static struct candidate selection_next(struct selection *s)
+/* Brings as many draws from `first` on to the device as have room for their edits. */
+static enum status upload_draws(struct sampler *s, int32_t first, struct error *error)
 {
-    struct candidate top = s->heap[0];
-    s->heap[0] = s->heap[--s->n_left];
-    if (s->n_left > 0)
-        sift_down(s->heap, s->n_left, 0);
-    s->heap[s->n_left] = top;
-    return top;
+    s->first = s->end = first;
+    s->n_edits = 0;
+    s->uses = 0;
+    while (s->end < s->n_draws && add_edits(s, s->end - first, &s->draws[s->end])) {
+        s->rows[s->end - first] = make_row(s, &s->draws[s->end]);
+        s->end++;
+    }
+    size_t rows = (size_t)(s->end - first), edits = (size_t)s->n_edits;
+    enum status status = upload(s, s->rows, rows * sizeof *s->rows, error);
+    return status == OK ? upload(s, s->edits, edits * sizeof *s->edits, error) : status;
 }
 
-/* The n_top best of s->raw, and the logarithm of its softmax's denominator. */
-static void find_logprobs(struct sampler *s, int32_t n_top, struct sample *out, double *log_sum)
+enum status sampler_prepare(struct sampler *s, const struct draw *draws, int32_t n,
+                            struct error *error)
 {
-    const float *logits = s->raw;
-    int32_t best = argmax(logits, s->vocab_size), n = 0;
-    double sum = 0.0, max = best < 0 ? 0.0 : logits[best];
-    for (int32_t i = 0; i < s->vocab_size; i++) {
-        if (isnan(logits[i]))
+    assert(n <= s->max_rows);
+    s->draws = draws;
+    s->n_draws = n;
+    return upload_draws(s, 0, error);
+}
+
+/* --- drawing ---------------------------------------------------------------------------------- */
+
+/* Asks for the logprobs of those draws [first, end) that want them, neighbours that want as many
+ * together; their number. */
+static int32_t queue_logprobs(struct sampler *s, struct device *ops, const struct tensor *logits)
+{
+    int32_t n = 0;
+    for (int32_t i = s->first, next; i < s->end; i = next) {
+        int32_t n_top = s->draws[i].params->n_logprobs;
+        for (next = i + 1; next < s->end && s->draws[next].params->n_logprobs == n_top; next++)
+            ;
+        if (n_top < 0)
             continue;
-        sum += exp(logits[i] - max);
-        s->candidates[n++] = (struct candidate){logits[i], i};
+        struct logprobs_args args = {
+            .logits = tensor_rows(*logits, i, next - i),
+            .tokens = on_device(s, s->tokens, DTYPE_I32, i, next - i, 1),
+            .logprobs = on_device(s, s->logprobs, DTYPE_F32, i, next - i, 1),
+            .top_tokens = on_device(s, s->top_tokens, DTYPE_I32, i, next - i, SAMPLER_MAX_LOGPROBS),
+            .top_logprobs =
+                on_device(s, s->top_logprobs, DTYPE_F32, i, next - i, SAMPLER_MAX_LOGPROBS)};
+        args.top_tokens.cols = args.top_logprobs.cols = n_top;
+        device_logprobs(ops, &args);
+        n += next - i;
     }
-    *log_sum = max + log(sum);
-    struct selection selection;
-    selection_start(&selection, s->candidates, n);
-    for (out->n_top = 0; out->n_top < n_top && out->n_top < n; out->n_top++) {
-        struct candidate c = selection_next(&selection);
-        out->top[out->n_top] = (struct token_logprob){c.token, (float)((double)c.logit - *log_sum)};
-    }
+    return n;
 }
 
-/* Tokens this far (in units of temperature) below the best together weigh less than 2^18 e^-30,
- * which a float top_p below 1 cannot tell from nothing. */
-static const float negligible = 30.0f;
-
-static struct candidate selection_get(struct selection *s, int32_t k)
+static bool wants_logprobs(const struct sampler *s)
 {
-    while (s->n_all - s->n_left <= k)
-        selection_next(s);
-    return s->heap[s->n_all - 1 - k];
+    for (int32_t i = s->first; i < s->end; i++)
+        if (s->draws[i].params->n_logprobs >= 0)
+            return true;
+    return false;
 }
 
-/* Draws from softmax(logits / temperature) cut by top-k, top-p and min-p. */
-static int32_t draw_filtered(struct sampler *s, const struct sampling_params *p, double u,
-                             const float *logits, float max)
+/* Of the draws that are on the device. */
+static void queue_draws(struct sampler *s, struct device *ops, const struct tensor *logits)
 {
-    double inverse = 1.0 / p->temperature, total = 0.0, kept = 0.0;
-    float floor = max - negligible * p->temperature;
-    int32_t n = 0, n_kept = 0;
-    for (int32_t i = 0; i < s->vocab_size; i++)
-        if (logits[i] >= floor)
-            s->candidates[n++] = (struct candidate){logits[i], i};
-    struct selection selection;
-    selection_start(&selection, s->candidates, n);
-    /* top-p is a share of the mass that top-k leaves. */
-    int32_t n_most = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    for (int32_t i = 0; i < n_most && p->top_p < 1.0f; i++) {
-        struct candidate c = n_most < n ? selection_get(&selection, i) : s->candidates[i];
-        total += exp((c.logit - max) * inverse);
-    }
-    for (; n_kept < n_most; n_kept++) {
-        double weight = exp((selection_get(&selection, n_kept).logit - max) * inverse);
-        bool is_enough = n_kept > 0 && p->top_p < 1.0f && kept >= p->top_p * total;
-        if (is_enough || weight < p->min_p)
-            break;
-        kept += weight;
-    }
-    double target = u * kept;
-    for (int32_t i = 0; i + 1 < n_kept; i++) {
-        struct candidate c = selection_get(&selection, i);
-        target -= exp((c.logit - max) * inverse);
-        if (target < 0.0)
-            return c.token;
-    }
-    return selection_get(&selection, n_kept - 1).token;
+    int32_t n = s->end - s->first;
+    struct edit_logits_args edit = {
+        .logits = tensor_rows(*logits, s->first, n),
+        .edits = on_device(s, s->edits, DTYPE_I32, 0, s->n_edits, LOGIT_EDIT_WORDS)};
+    if (s->n_edits > 0)
+        device_edit_logits(ops, &edit);
+    device_sample(
+        ops, &(struct sample_args){.logits = tensor_rows(*logits, s->first, n),
+                                   .rows = on_device(s, s->rows, DTYPE_I32, 0, n, SAMPLE_ROW_WORDS),
+                                   .tokens = on_device(s, s->tokens, DTYPE_I32, s->first, n, 1),
+                                   .uses = s->uses});
+    if (!wants_logprobs(s))
+        return;
+    edit.is_undo = true; /* logprobs are of the model's own distribution */
+    if (s->n_edits > 0)
+        device_edit_logits(ops, &edit);
+    queue_logprobs(s, ops, logits);
 }
 
-/* Draws from softmax(logits / temperature) over the whole vocabulary, in order of ids. */
-static int32_t draw_plain(const struct sampler *s, float temperature, double u, const float *logits,
-                          float max)
+static void fill_sample(const struct sampler *s, int32_t i, struct sample *out)
 {
-    double inverse = 1.0 / temperature, total = 0.0;
-    for (int32_t i = 0; i < s->vocab_size; i++)
-        if (logits[i] > -INFINITY) /* false for NaN too */
-            total += exp((logits[i] - max) * inverse);
-    double target = u * total;
-    int32_t last = 0;
-    for (int32_t i = 0; i < s->vocab_size; i++) {
-        if (!(logits[i] > -INFINITY))
-            continue;
-        last = i;
-        target -= exp((logits[i] - max) * inverse);
-        if (target < 0.0)
-            break;
-    }
-    return last;
+    const struct draw *draw = &s->draws[i];
+    int32_t n_top = draw->params->n_logprobs;
+    *out = (struct sample){.token = draw->is_given ? draw->given : s->tokens[i]};
+    if (n_top < 0)
+        return;
+    const int32_t *top = s->top_tokens + (size_t)i * SAMPLER_MAX_LOGPROBS;
+    const float *logprobs = s->top_logprobs + (size_t)i * SAMPLER_MAX_LOGPROBS;
+    out->logprob = out->token < s->n_tokens ? s->logprobs[i] : -INFINITY;
+    for (; out->n_top < n_top && top[out->n_top] >= 0; out->n_top++)
+        out->top[out->n_top] = (struct token_logprob){top[out->n_top], logprobs[out->n_top]};
 }
 
-enum status sampler_draw(struct sampler *s, const struct sampling_params *p,
-                         const struct token_history *history, int64_t position, float *logits,
+enum status sampler_draw(struct sampler *s, struct device *ops, const struct tensor *logits,
                          struct sample *out, struct error *error)
 {
-    *out = (struct sample){0};
-    double log_sum = 0.0;
-    if (p->n_logprobs >= 0) {
-        memcpy(s->raw, logits, (size_t)s->vocab_size * sizeof *logits);
-        find_logprobs(s, p->n_logprobs, out, &log_sum);
+    struct tensor known = tensor_cols(*logits, 0, s->n_tokens);
+    bool has_logprobs = false;
+    enum status status = OK;
+    for (;;) {
+        queue_draws(s, ops, &known);
+        has_logprobs |= wants_logprobs(s);
+        if (s->end == s->n_draws)
+            break;
+        status = upload_draws(s, s->end, error);
+        if (status != OK)
+            return status;
     }
-    for (int32_t i = 0; i < p->n_biases; i++)
-        logits[p->biases[i].token] += p->biases[i].bias;
-    if (history && has_penalty(p))
-        apply_penalties(p, history, logits);
-    int32_t best = argmax(logits, s->vocab_size);
-    if (best < 0 || !isfinite(logits[best]))
-        return error_set(error, ERROR_INVALID,
-                         "the model produced no finite logit at output position %lld; its weights "
-                         "are damaged or overflow",
-                         (long long)position);
-    out->token = best;
-    if (p->temperature > 0.0f && p->top_k != 1) {
-        double u = sampler_uniform(p->seed, p->choice, position, PURPOSE_TOKEN);
-        bool is_filtered = p->top_k > 0 || p->top_p < 1.0f || p->min_p > 0.0f;
-        out->token = is_filtered ? draw_filtered(s, p, u, logits, logits[best])
-                                 : draw_plain(s, p->temperature, u, logits, logits[best]);
-    }
-    if (p->n_logprobs >= 0)
-        out->logprob = (float)((double)s->raw[out->token] - log_sum);
-    return OK;
+    size_t n = (size_t)s->n_draws;
+    status = download(s, s->tokens, n * sizeof *s->tokens, error);
+    if (status == OK && has_logprobs)
+        status = download(s, s->logprobs, n * sizeof *s->logprobs, error);
+    if (status == OK && has_logprobs)
+        status =
+            download(s, s->top_tokens, n * SAMPLER_MAX_LOGPROBS * sizeof *s->top_tokens, error);
+    if (status == OK && has_logprobs)
+        status =
+            download(s, s->top_logprobs, n * SAMPLER_MAX_LOGPROBS * sizeof *s->top_logprobs, error);
+    for (int32_t i = 0; i < s->n_draws && status == OK; i++)
+        fill_sample(s, i, &out[i]);
+    return status;
 }

@@ -1,11 +1,13 @@
-/* From logits to a token: bias, penalties, temperature, top-k, top-p, min-p, and a draw that
- * depends on nothing but (seed, choice, position, purpose). Order of steps as in vLLM and
- * transformers: bias; repetition, presence and frequency penalty; temperature; top-k; top-p; min-p.
+/* How tokens are drawn: bias, penalties, temperature, top-k, top-p, min-p, and a draw that depends
+ * on nothing but (seed, choice, position, purpose). Order of steps as in vLLM and transformers:
+ * bias; repetition, presence and frequency penalty; temperature; top-k; top-p; min-p. The
+ * arithmetic is the device's (device/ops.h: edit_logits, sample, logprobs); logits do not leave it.
  */
 #ifndef CSGL_ENGINE_SAMPLER_H
 #define CSGL_ENGINE_SAMPLER_H
 
 #include "base/error.h"
+#include "device/ops.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,6 +41,9 @@ struct sampling_params sampling_params_default(void);
 enum status sampling_params_check(const struct sampling_params *params, int32_t vocab_size,
                                   struct error *error);
 
+/* Whether any penalty is on, which needs a history. */
+bool sampling_params_has_penalty(const struct sampling_params *params);
+
 /* What the penalties need to know of one sequence. */
 struct token_history {
     int32_t vocab_size;
@@ -66,27 +71,55 @@ struct sample {
     struct token_logprob top[SAMPLER_MAX_LOGPROBS]; /* most likely first */
 };
 
-/* Memory of one caller: candidates of one row at a time. */
-struct sampler {
-    int32_t vocab_size;
-    struct candidate {
-        float logit;
-        int32_t token;
-    } * candidates; /* [vocab_size] */
-    float *raw;     /* [vocab_size] the model's logits, when logprobs are asked for */
+/* How one row's token is drawn. */
+struct draw {
+    const struct sampling_params *params;
+    const struct token_history *history; /* NULL when no penalty is on */
+    int64_t position;                    /* tokens of the answer so far */
+    const int32_t *banned;               /* ids that must not be drawn (end of text too early) */
+    int32_t n_banned;
+    bool is_given; /* `given` is the token: only its logprobs are asked for */
+    int32_t given;
 };
 
-enum status sampler_init(struct sampler *sampler, int32_t vocab_size, struct error *error);
+/* Draws from rows of logits in a device's memory. */
+struct sampler {
+    struct device *device;
+    int32_t n_tokens, max_rows, max_edits;
+    /* Of one row at a time: 1 + the place of a token's edit, 0: none. */
+    int32_t *places;           /* [n_tokens] */
+    struct logit_edit ignored; /* stands for those of tokens behind n_tokens */
+    /* What goes to the device and comes back; `memory` is laid out as `host` is. */
+    struct sample_row *rows;  /* [max_rows] */
+    struct logit_edit *edits; /* [max_edits] */
+    int32_t *tokens;          /* [max_rows] */
+    float *logprobs;          /* [max_rows] */
+    int32_t *top_tokens;      /* [max_rows][SAMPLER_MAX_LOGPROBS] */
+    float *top_logprobs;      /* [max_rows][SAMPLER_MAX_LOGPROBS] */
+    void *host;
+    struct buffer memory;
+    /* The draws of a step, and those of them that are on the device: their edits fit together. */
+    const struct draw *draws;
+    int32_t n_draws, first, end, n_edits;
+    unsigned uses;
+};
+
+/* For max_rows rows a step, from the first n_tokens of their logits. The device is kept. */
+enum status sampler_init(struct sampler *sampler, struct device *device, int32_t n_tokens,
+                         int32_t max_rows, struct error *error);
 void sampler_done(struct sampler *sampler);
 
-/* Draws the token at output position `position`. `logits` [vocab_size] is changed. `history` may be
- * NULL when no penalty is on. Logits that are not numbers never win; if none is one, ERROR_INVALID.
- */
-enum status sampler_draw(struct sampler *sampler, const struct sampling_params *params,
-                         const struct token_history *history, int64_t position, float *logits,
+/* Brings what n draws need to the device; they are kept until sampler_draw. */
+enum status sampler_prepare(struct sampler *sampler, const struct draw *draws, int32_t n,
+                            struct error *error);
+
+/* Draws the prepared tokens from `logits` [n, at least n_tokens], which is changed; waits for them.
+ * `ops` runs the operations: the device, or one that measures it. Logits that are no numbers never
+ * win; a row without a finite one gets token -1. */
+enum status sampler_draw(struct sampler *sampler, struct device *ops, const struct tensor *logits,
                          struct sample *out, struct error *error);
 
-/* A uniform number in [0, 1) that is a function of its arguments alone. */
-double sampler_uniform(uint64_t seed, uint32_t choice, int64_t position, uint32_t purpose);
+/* 64 bits that are a function of the arguments alone, uniform over seeds and positions. */
+uint64_t sampler_bits(uint64_t seed, uint32_t choice, int64_t position, uint32_t purpose);
 
 #endif

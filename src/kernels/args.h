@@ -97,6 +97,31 @@ struct kd_linear {
     uint32_t x_stride, out_stride;
 };
 
+/* Native linears (kernels/cuda): weights as tiles of 16 rows and 64 columns, which the matrix unit
+ * reads as they lie (device/gpu/gpu_tiles.c); rows and columns are filled up to whole tiles. */
+enum { KD_TILE_ROWS = 16, KD_TILE_COLS = 64, KD_FLAT_THREADS = 256, KD_INPUT_THREADS = 512 };
+enum { KD_MANY_THREADS = 256, KD_MANY_STAGES = 3 };
+
+struct kd_tiles {
+    uint32_t rows, n_tiles; /* outputs; tiles along the columns */
+    uint32_t level_shift;   /* 2^level_shift tiles share their levels */
+    uint32_t is_bf16;       /* levels of 2 bytes, and values, are bf16, not f16 */
+    uint32_t n_rows;        /* of the input */
+    uint32_t n_terms;       /* rows of 16-bit values that a row of the input is the sum of: 1 or 2 */
+    uint32_t sums_stride, out_stride;
+};
+
+/* Rows of f32 into n_terms rows of 16-bit values each [n_rows * n_terms][positions], times a factor
+ * that keeps f16 in its range, and the sums over `span` positions [positions / span][sums_stride].
+ * factors [n_rows] undo that factor and, where there are sums, the 2^-24 of codes as f16. */
+struct kd_inputs {
+    uint32_t cols, positions; /* positions: cols filled up to whole tiles */
+    uint32_t x_stride, n_terms;
+    uint32_t is_bf16, has_order;
+    uint32_t span; /* 64, 32 or 16, of which the last has an order of its own; 0: no sums */
+    uint32_t sums_stride;
+};
+
 struct kd_moe_inner {
     struct kd_weight gate, up;
     uint32_t top_k; /* experts a row */
@@ -140,6 +165,24 @@ struct kd_attention {
     float scale;
 };
 
+/* Native attention (kernels/cuda). Queries of a sequence that share a KV head are packed into
+ * columns: column c is query c / (n_q_heads / n_heads). Sequences of at most max_columns are for
+ * paged_attention_few, the others for paged_attention_many. */
+enum {
+    KD_FEW_THREADS = 256,
+    KD_MANY_QUERY_THREADS = 256,
+    KD_MANY_QUERIES = KD_MANY_QUERY_THREADS / KD_SIMD_WIDTH * 16, /* packed, a threadgroup */
+    KD_MIN_NATIVE_PAGE = 16,
+    KD_MAX_SPLITS = 64 /* of a sequence's tokens, over threadgroups */
+};
+
+struct kd_native_attention {
+    struct kd_attention attention;
+    uint32_t max_columns, n_splits;
+    uint32_t column_groups; /* threadgroups that share the columns of a sequence and KV head */
+    uint32_t unused;
+};
+
 /* A slot holds the state [n_v_heads][k_dim][v_dim] of `dtype`, then the rows before the convolution
  * [conv_rows][channels] in f32. */
 enum {
@@ -178,6 +221,62 @@ struct kd_delta_commit {
     struct kd_states states;
     struct kd_sequences sequences;
     uint32_t n_accepted_stride, x_stride, tape_stride;
+};
+
+/* As struct logit_edit. */
+struct kd_logit_edit {
+    int32_t row, token;
+    float bias, penalty, minus, before;
+};
+
+struct kd_edit_logits {
+    uint32_t n_edits, logits_stride, is_undo;
+};
+
+struct kd_logprobs {
+    uint32_t n_tokens, n_top;
+    uint32_t logits_stride, tokens_stride, logprobs_stride, top_tokens_stride, top_logprobs_stride;
+};
+
+/* A threadgroup looks through a part of a row's logits. */
+enum {
+    KD_SAMPLE_PART = 4096, /* logits, or more where there would be too many parts */
+    KD_SAMPLE_MAX_PARTS = 64,
+    KD_SAMPLE_DIGIT_BITS = 4, /* of a rank, that a turn finds */
+    KD_SAMPLE_DIGITS = 32 / KD_SAMPLE_DIGIT_BITS,
+    KD_SAMPLE_BINS = 1 << KD_SAMPLE_DIGIT_BITS
+};
+
+/* As struct sample_row. */
+struct kd_sample_row {
+    uint64_t number, least;
+    float inverse;
+    int32_t top_k;
+    uint32_t share;
+    int32_t token;
+};
+
+/* What is known of a row's draw between two turns (sample.metal). */
+struct kd_sample_state {
+    uint64_t goal, least;
+    float max;
+    uint32_t task, next, search;
+    uint32_t key, shift, part;
+    uint32_t last_key;
+    int32_t last_id, token;
+};
+
+/* What a part of a row found in a turn. */
+struct kd_sample_part {
+    uint64_t sums[KD_SAMPLE_BINS];
+    float max;
+    int32_t id;
+};
+
+struct kd_sample {
+    uint32_t n_tokens, n_parts, part_tokens;
+    uint32_t logits_stride, tokens_stride;
+    uint32_t is_first; /* turn */
 };
 
 struct kd_state_copy {

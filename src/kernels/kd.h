@@ -10,7 +10,8 @@
 //   LANE, SGID               the thread's place in its simdgroup of 32, the simdgroup's number
 //   KD_INLINE, KD_UNROLL     a function of the dialect; before a loop of constant length
 //
-//   kd_exp, kd_log1p, kd_sin, kd_cos   exact to a few units in the last place; exp2 need not be
+//   kd_exp, kd_log, kd_log1p, kd_sin, kd_cos   exact to a few units in the last place; exp2 need not
+//   be
 //
 // All else is MSL: address spaces on every pointer, simd_sum, threadgroup_barrier, as_type.
 #ifndef CSGL_KERNELS_KD_H

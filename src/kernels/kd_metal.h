@@ -18,6 +18,7 @@ using namespace metal;
 #define KD_INLINE inline
 #define KD_UNROLL _Pragma("clang loop unroll(full)")
 #define kd_exp metal::precise::exp
+#define kd_log metal::precise::log
 #define kd_sin metal::precise::sin
 #define kd_cos metal::precise::cos
 KD_INLINE float kd_log1p(float x) // Kahan's, as Metal has none

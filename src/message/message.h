@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MESSAGE_VERSION = 2, FRAME_MAX_BYTES = 64 << 20 };
+enum { MESSAGE_VERSION = 3, FRAME_MAX_BYTES = 64 << 20 };
 
 enum prompt_kind { PROMPT_TEXT, PROMPT_CHAT, PROMPT_IDS, N_PROMPT_KINDS };
 

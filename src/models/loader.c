@@ -155,7 +155,7 @@ static enum status load_slices(struct loader *l, const struct weight_slice *slic
     return OK;
 }
 
-static bool has_same_order(const struct weight *a, const struct weight *b)
+bool loader_is_same_order(const struct weight *a, const struct weight *b)
 {
     if (!a->order || !b->order || a->cols != b->cols)
         return a->order == b->order;
@@ -170,7 +170,7 @@ static enum status load_parts(struct loader *l, const struct weight_slice *slice
     for (int first = 0, end; first < n_parts; first = end) {
         int32_t rows = 0;
         for (end = first; end < n_parts; end++) {
-            if (!has_same_order(&slices[first].weight, &slices[end].weight))
+            if (!loader_is_same_order(&slices[first].weight, &slices[end].weight))
                 break;
             rows += (int32_t)slices[end].rows;
         }

@@ -99,6 +99,9 @@ enum status loader_find(const struct loader *loader, const char *name, const cha
 enum status loader_check_columns(const struct loader *loader, const char *name,
                                  const struct weight_slice *slice, struct error *error);
 
+/* Whether both take their inputs in one order (desc_act), or in the order in which they come. */
+bool loader_is_same_order(const struct weight *a, const struct weight *b);
+
 /* Gives the model a stack that was loaded; frees it when there is no memory for that. */
 enum status loader_keep_experts(struct loader *loader, struct experts *experts,
                                 struct error *error);

@@ -117,8 +117,10 @@ static enum status turn_stack(struct loader *l, const struct expert_shape *shape
     out->rows = shape->n_experts * place->stride;
     out->cols = part_cols(shape, part);
     out->data = NULL;
-    if (l->is_counting)
+    if (l->is_counting) {
+        checkpoint_quantize_floats(l->checkpoint, out);
         return OK;
+    }
     size_t element = w.encoding == WEIGHT_F32 ? 4 : 2, n = (size_t)shape->n_experts;
     if (!size_mul(n_in * n_out, element, &bytes) || !size_mul(bytes, n, &bytes))
         return error_memory(error, SIZE_MAX);
@@ -131,6 +133,7 @@ static enum status turn_stack(struct loader *l, const struct expert_shape *shape
                   n_out, element);
     checkpoint_release(l->checkpoint, &w);
     out->data = data;
+    checkpoint_quantize_floats(l->checkpoint, out);
     return OK;
 }
 
@@ -194,6 +197,8 @@ static enum status slice_expert_part(struct loader *l, const struct expert_shape
                              &out->weight, error);
     if (status != OK)
         return status;
+    if (!*place->weight_suffix && !place->turned)
+        checkpoint_quantize_floats(l->checkpoint, &out->weight);
     loader_share(l->comm, shape->intermediate, 1, &first, &n);
     out->pattern = (struct row_pattern){e * place->stride + place->offset, 1, place->step};
     if (part == DOWN) {
@@ -253,6 +258,11 @@ static enum status open_expert(void *context, int32_t e, struct expert_slices *o
             x->loader, shape, &places->parts[i], i, places->is_single ? 1 : shape->n_experts,
             places->is_single ? 0 : e, slices[i], biases ? biases + i * shape->intermediate : NULL,
             scratch, error);
+    if (status == OK && !loader_is_same_order(&out->gate.weight, &out->up.weight))
+        status = error_set(error, ERROR_UNSUPPORTED,
+                           "%s: expert %s takes its inputs in another order (desc_act) than its "
+                           "gate_proj; convert the model with one order for both",
+                           checkpoint_path(x->loader->checkpoint), places->parts[UP].name);
     return status;
 }
 

@@ -46,9 +46,19 @@ enum call_progress call_json_feed(struct call_json *call, struct emitter *e,
 size_t call_json_held(const struct call_json *call);
 void call_json_done(struct call_json *call);
 
-/* <function=NAME> <parameter=KEY>VALUE</parameter>... </function>. Arguments become a JSON object;
+/* <function=NAME> <parameter=KEY>VALUE</parameter>... </function>, or as GLM writes it,
+ * NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value>... Arguments become a JSON object;
  * values are typed by the tool's schema. */
+enum call_xml_kind {
+    CALL_XML_WHOLE, /* the text begins before "<function=" */
+    CALL_XML_NAMED, /* behind it */
+    CALL_XML_GLM    /* before GLM's name */
+};
+
+struct call_xml_dialect;
+
 struct call_xml {
+    const struct call_xml_dialect *dialect;
     const struct json *tools;
     struct prose *content; /* takes text between parameters, which belongs to no call */
     bool needs_raw, is_begun;
@@ -64,9 +74,8 @@ struct call_xml {
     bool is_line_end;                     /* the value text used last was a line break */
 };
 
-/* `is_named`: the text begins behind "<function=" instead of before it. */
-void call_xml_start(struct call_xml *call, const struct json *tools, struct prose *content,
-                    bool is_named, size_t tag_len);
+void call_xml_start(struct call_xml *call, enum call_xml_kind kind, const struct json *tools,
+                    struct prose *content, size_t tag_len);
 enum call_progress call_xml_feed(struct call_xml *call, struct emitter *e,
                                  const struct call_input *in, size_t *used);
 size_t call_xml_held(const struct call_xml *call);

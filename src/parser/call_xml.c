@@ -1,5 +1,6 @@
-/* Calls as tags. Values are raw text: they may contain anything, also what looks like their closing
- * tag, so a closing tag counts only if another parameter or the function's end follows it. */
+/* Calls as tags, in two dialects. Values are raw text: they may contain anything, also what looks
+ * like their closing tag, so a closing tag counts only if another parameter or the end of the call
+ * follows it. */
 #include "parser/call.h"
 
 #include <string.h>
@@ -16,10 +17,20 @@ enum state {
 enum { MAX_NAME = 256 };
 
 static const char function_tag[] = "<function=";
-static const char value_close[] = "</parameter>";
 static const char call_close[] = "</tool_call>";
-static const char *const gap_tags[] = {"<parameter=", "</function>", call_close};
-enum { TAG_PARAMETER, TAG_FUNCTION_CLOSE, TAG_CALL_CLOSE, N_GAP_TAGS };
+static const char key_close[] = "</arg_key>", value_open[] = "<arg_value>";
+enum { TAG_PARAMETER, TAG_CALL_CLOSE, TAG_FUNCTION_CLOSE, MAX_GAP_TAGS };
+
+struct call_xml_dialect {
+    const char *gap_tags[MAX_GAP_TAGS]; /* what may stand between parameters */
+    int n_gap_tags;
+    const char *value_close;
+    bool has_lines; /* one line break at each end of a value is formatting */
+};
+
+static const struct call_xml_dialect qwen = {
+    {"<parameter=", call_close, "</function>"}, 3, "</parameter>", true};
+static const struct call_xml_dialect glm = {{"<arg_key>", call_close}, 2, "</arg_value>", false};
 
 static void reset(struct call_xml *c)
 {
@@ -33,14 +44,15 @@ static void reset(struct call_xml *c)
     str_clear(&c->stray);
 }
 
-void call_xml_start(struct call_xml *c, const struct json *tools, struct prose *content,
-                    bool is_named, size_t tag_len)
+void call_xml_start(struct call_xml *c, enum call_xml_kind kind, const struct json *tools,
+                    struct prose *content, size_t tag_len)
 {
+    c->dialect = kind == CALL_XML_GLM ? &glm : &qwen;
     c->tools = tools;
     c->content = content;
     reset(c);
     c->raw = tag_len;
-    c->state = is_named ? NAME : HEAD;
+    c->state = kind == CALL_XML_WHOLE ? HEAD : NAME;
 }
 
 size_t call_xml_held(const struct call_xml *c)
@@ -102,6 +114,51 @@ static int find_name(const struct call_input *in, size_t at, size_t *len)
     return i<in->len && * len> 0 && *len <= MAX_NAME ? 1 : -1;
 }
 
+/* GLM's name: up to the end of the line or the first tag; *used stops before what ends it. */
+static int find_bare_name(const struct call_input *in, size_t *at, size_t *len)
+{
+    *at += blank_prefix(in->text + *at, in->len - *at);
+    size_t i = *at;
+    while (i < in->len && i - *at <= MAX_NAME && in->text[i] != '<' && in->text[i] != '\n') {
+        if (in->text[i] == '{' || in->text[i] == '"')
+            return -1; /* an object, as other models write calls */
+        i++;
+    }
+    if (i == in->len && i - *at <= MAX_NAME && !in->is_end)
+        return 0;
+    *len = i - *at;
+    while (*len && is_blank(in->text[*at + *len - 1]))
+        (*len)--;
+    return i<in->len && * len> 0 && *len <= MAX_NAME ? 1 : -1;
+}
+
+/* The key of a parameter behind its tag, and all that stands before its value: as find_name. */
+static int find_key(const struct call_xml *c, const struct call_input *in, size_t at, size_t *len,
+                    size_t *used)
+{
+    if (c->dialect != &glm) {
+        int found = find_name(in, at, len);
+        *used = *len + 1;
+        return found;
+    }
+    static const char *const closes[] = {key_close};
+    size_t left = in->len - at;
+    struct marker_hit close = marker_find(in->text + at, left, closes, 1, in->is_end);
+    *len = close.at;
+    if (*len > MAX_NAME || memchr(in->text + at, '\n', *len))
+        return -1;
+    if (close.which < 0)
+        return in->is_end ? -1 : 0;
+    size_t behind = close.at + strlen(key_close);
+    behind += blank_prefix(in->text + at + behind, left - behind);
+    enum marker_match open =
+        marker_at(in->text + at + behind, left - behind, value_open, in->is_end);
+    *used = behind + strlen(value_open);
+    if (open == MARKER_MAYBE)
+        return 0;
+    return open == MARKER_YES && *len > 0 ? 1 : -1;
+}
+
 static enum call_progress head(struct call_xml *c, const struct call_input *in, size_t *at)
 {
     *at += blank_prefix(in->text + *at, in->len - *at);
@@ -121,7 +178,8 @@ static enum call_progress head(struct call_xml *c, const struct call_input *in, 
 static enum call_progress name(struct call_xml *c, const struct call_input *in, size_t *at)
 {
     size_t len;
-    int found = find_name(in, *at, &len);
+    bool is_bare = c->dialect == &glm;
+    int found = is_bare ? find_bare_name(in, at, &len) : find_name(in, *at, &len);
     if (found <= 0)
         return found ? CALL_FAILED : CALL_MORE;
     const char *text = in->text + *at;
@@ -130,7 +188,7 @@ static enum call_progress name(struct call_xml *c, const struct call_input *in, 
             return CALL_FAILED;
     str_append(&c->name, text, len);
     c->function = tool_find(c->tools, text, len);
-    *at += len + 1;
+    *at += len + !is_bare; /* what ends a bare name may be a tag */
     c->state = GAP;
     return CALL_MORE;
 }
@@ -183,7 +241,7 @@ static void send_text(struct call_xml *c, struct emitter *e, size_t n)
         c->value.data[c->value.len] = '\0';
 }
 
-/* More of the value. One line break at each end is formatting. */
+/* More of the value. Of Qwen's, one line break at each end is formatting. */
 static void value_text(struct call_xml *c, struct emitter *e, const char *text, size_t len)
 {
     if (!len)
@@ -191,14 +249,15 @@ static void value_text(struct call_xml *c, struct emitter *e, const char *text, 
     c->is_line_end = text[len - 1] == '\n';
     if (!c->is_started) {
         c->is_started = true;
-        c->is_block = *text == '\n';
+        c->is_block = c->dialect->has_lines && *text == '\n';
         text += c->is_block;
         len -= c->is_block;
     }
     str_append(&c->value, text, len);
     if (!c->is_text || c->value.failed || (!c->is_quoted && may_be_null(&c->value)))
         return;
-    send_text(c, e, c->value.len - (c->value.data[c->value.len - 1] == '\n'));
+    send_text(c, e,
+              c->value.len - (c->dialect->has_lines && c->value.data[c->value.len - 1] == '\n'));
 }
 
 /* Appends the finished value as JSON if it is not to be a string. */
@@ -224,7 +283,7 @@ static bool typed_value(const struct call_xml *c, const char *text, size_t len, 
 static void value_end(struct call_xml *c, struct emitter *e)
 {
     size_t len = c->value.len;
-    if (len && c->value.data[len - 1] == '\n')
+    if (c->dialect->has_lines && len && c->value.data[len - 1] == '\n')
         len--;
     str_clear(&c->scratch);
     if (!c->is_quoted && typed_value(c, str_z(&c->value), len, &c->scratch)) {
@@ -248,8 +307,8 @@ static enum marker_match is_value_end(const struct call_xml *c, const char *text
     text += blanks;
     len -= blanks;
     bool is_possible = !len;
-    for (int i = 0; i < N_GAP_TAGS; i++) {
-        enum marker_match match = marker_at(text, len, gap_tags[i], false);
+    for (int i = 0; i < c->dialect->n_gap_tags; i++) {
+        enum marker_match match = marker_at(text, len, c->dialect->gap_tags[i], false);
         if (match == MARKER_YES)
             return MARKER_YES;
         is_possible |= match == MARKER_MAYBE;
@@ -262,10 +321,10 @@ static enum marker_match is_value_end(const struct call_xml *c, const char *text
 static enum call_progress value(struct call_xml *c, struct emitter *e, const struct call_input *in,
                                 size_t *at)
 {
-    static const char *const tags[] = {value_close};
+    const char *value_close = c->dialect->value_close;
     const char *text = in->text + *at;
     size_t len = in->len - *at;
-    struct marker_hit hit = marker_find(text, len, tags, 1, in->is_end);
+    struct marker_hit hit = marker_find(text, len, &value_close, 1, in->is_end);
     value_text(c, e, text, hit.at);
     *at += hit.at;
     if (hit.which < 0)
@@ -299,11 +358,12 @@ static enum call_progress gap(struct call_xml *c, struct emitter *e, const struc
         *at += blank_prefix(in->text + *at, in->len - *at);
     const char *text = in->text + *at;
     size_t len = in->len - *at;
-    struct marker_hit hit = marker_find(text, len, gap_tags, N_GAP_TAGS, in->is_end);
+    struct marker_hit hit =
+        marker_find(text, len, c->dialect->gap_tags, c->dialect->n_gap_tags, in->is_end);
     if (!c->is_begun && hit.at)
         return CALL_FAILED;
-    size_t n_name = 0, tag = hit.which < 0 ? 0 : strlen(gap_tags[hit.which]);
-    int found = hit.which == TAG_PARAMETER ? find_name(in, *at + hit.at + tag, &n_name) : 1;
+    size_t n_key = 0, used = 0, tag = hit.which < 0 ? 0 : strlen(c->dialect->gap_tags[hit.which]);
+    int found = hit.which == TAG_PARAMETER ? find_key(c, in, *at + hit.at + tag, &n_key, &used) : 1;
     if (found < 0 && !c->is_begun)
         return CALL_FAILED;
     gap_text(c, text, hit.at);
@@ -313,10 +373,10 @@ static enum call_progress gap(struct call_xml *c, struct emitter *e, const struc
     text += hit.at + tag;
     *at += tag;
     if (found < 0) {
-        str_append(&c->stray, gap_tags[TAG_PARAMETER], tag);
+        str_append(&c->stray, c->dialect->gap_tags[TAG_PARAMETER], tag);
     } else if (hit.which == TAG_PARAMETER) {
-        start_value(c, e, text, n_name);
-        *at += n_name + 1;
+        start_value(c, e, text, n_key);
+        *at += used;
     } else {
         end(c, e);
         c->state = AFTER;
@@ -368,13 +428,13 @@ static enum call_progress cut_off(struct call_xml *c, struct emitter *e,
 }
 
 /* At the end of the output the beginning of a tag is no stray text. */
-static bool is_cut_tag(const char *text, size_t len)
+static bool is_cut_tag(const struct call_xml *c, const char *text, size_t len)
 {
     size_t blanks = blank_prefix(text, len);
     text += blanks;
     len -= blanks;
-    for (int i = 0; i < N_GAP_TAGS; i++)
-        if (marker_at(text, len, gap_tags[i], false) == MARKER_MAYBE)
+    for (int i = 0; i < c->dialect->n_gap_tags; i++)
+        if (marker_at(text, len, c->dialect->gap_tags[i], false) == MARKER_MAYBE)
             return true;
     return false;
 }
@@ -395,7 +455,7 @@ enum call_progress call_xml_feed(struct call_xml *c, struct emitter *e, const st
             progress = name(c, in, &at);
             break;
         case GAP:
-            if (in->is_end && c->is_begun && is_cut_tag(in->text + at, in->len - at))
+            if (in->is_end && c->is_begun && is_cut_tag(c, in->text + at, in->len - at))
                 at = in->len;
             else
                 progress = gap(c, e, in, &at);

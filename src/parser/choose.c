@@ -22,6 +22,7 @@ static const struct named tool_formats[] = {
     {"hermes", PARSER_TOOLS_QWEN25},       {"qwen3_coder", PARSER_TOOLS_QWEN3_CODER},
     {"llama3", PARSER_TOOLS_LLAMA3},       {"hunyuan", PARSER_TOOLS_HUNYUAN},
     {"deepseekv3", PARSER_TOOLS_DEEPSEEK}, {"deepseekv31", PARSER_TOOLS_DEEPSEEK},
+    {"glm45", PARSER_TOOLS_GLM},           {"glm47", PARSER_TOOLS_GLM},
     {"gpt-oss", PARSER_TOOLS_GPT_OSS},     {NULL, 0}};
 
 static bool is_same_name(const char *a, const char *b)
@@ -82,8 +83,9 @@ static enum parser_tools tools_of(const char *t)
     if (strstr(t, "<tool_call>")) {
         if (strstr(t, "<tool_call>\\n<function=") || strstr(t, "<tool_call>\n<function="))
             return PARSER_TOOLS_QWEN3_CODER;
-        if (!strstr(t, "<arg_key>") &&
-            (strstr(t, "tool_call.name") || strstr(t, "{\"name\":") || strstr(t, "{\\\"name\\\":")))
+        if (strstr(t, "<arg_key>"))
+            return PARSER_TOOLS_GLM;
+        if (strstr(t, "tool_call.name") || strstr(t, "{\"name\":") || strstr(t, "{\\\"name\\\":"))
             return PARSER_TOOLS_QWEN25;
         return PARSER_TOOLS_NONE;
     }

@@ -45,10 +45,11 @@ enum parser_tools {
     PARSER_TOOLS_QWEN25, /* <tool_call>{"name", "arguments"}</tool_call>, also Hermes and Qwen3 */
     PARSER_TOOLS_QWEN3_CODER, /* <tool_call><function=NAME><parameter=KEY>..., also Qwen3.5 to 3.8
                                */
-    PARSER_TOOLS_LLAMA3,      /* {"name", "parameters"} as the whole message */
-    PARSER_TOOLS_HUNYUAN,     /* <tool_calls>[{"name", "arguments"}, ...]</tool_calls> */
-    PARSER_TOOLS_DEEPSEEK,    /* V3, R1 and V3.1: name and arguments between marks */
-    PARSER_TOOLS_GPT_OSS      /* harmony: a recipient functions.NAME */
+    PARSER_TOOLS_GLM,      /* <tool_call>NAME<arg_key>KEY</arg_key><arg_value>..., GLM 4.5 to 4.7 */
+    PARSER_TOOLS_LLAMA3,   /* {"name", "parameters"} as the whole message */
+    PARSER_TOOLS_HUNYUAN,  /* <tool_calls>[{"name", "arguments"}, ...]</tool_calls> */
+    PARSER_TOOLS_DEEPSEEK, /* V3, R1 and V3.1: name and arguments between marks */
+    PARSER_TOOLS_GPT_OSS   /* harmony: a recipient functions.NAME */
 };
 
 /* A response_template or response_schema, compiled: immutable, shared by the parsers of a model. */
@@ -66,7 +67,7 @@ enum { PARSER_MAX_HELD_BYTES = 64 << 20 };
 
 /* The names of --reasoning-parser (auto, none, qwen3, deepseek-r1, hunyuan, gpt-oss) and
  * --tool-call-parser (auto, none, qwen25, qwen, hermes, qwen3_coder, llama3, hunyuan, deepseekv3,
- * deepseekv31, gpt-oss); '-' and '_' are the same.
+ * deepseekv31, glm45, glm47, gpt-oss); '-' and '_' are the same.
  * ERROR_INVALID lists them. */
 enum status parser_reasoning_named(const char *name, enum parser_reasoning *out,
                                    struct error *error);

@@ -79,7 +79,8 @@ static void tagged_free(void *state)
 
 static void choose_tags(struct tagged *t)
 {
-    if (t->tools_format == PARSER_TOOLS_QWEN25 || t->tools_format == PARSER_TOOLS_QWEN3_CODER)
+    if (t->tools_format == PARSER_TOOLS_QWEN25 || t->tools_format == PARSER_TOOLS_QWEN3_CODER ||
+        t->tools_format == PARSER_TOOLS_GLM)
         t->tags[t->n_tags++] = call_open;
     if (t->tools_format == PARSER_TOOLS_QWEN3_CODER)
         t->tags[t->n_tags++] = function_open;
@@ -124,8 +125,11 @@ static void start_call(struct tagged *t, const char *tag)
 {
     size_t len = tag ? strlen(tag) : 0;
     t->read = t->from + len;
-    if (t->tools_format == PARSER_TOOLS_QWEN3_CODER) {
-        call_xml_start(&t->xml, t->tools, &t->content, tag == function_open, len);
+    if (t->tools_format == PARSER_TOOLS_QWEN3_CODER || t->tools_format == PARSER_TOOLS_GLM) {
+        enum call_xml_kind kind = t->tools_format == PARSER_TOOLS_GLM ? CALL_XML_GLM
+                                  : tag == function_open              ? CALL_XML_NAMED
+                                                                      : CALL_XML_WHOLE;
+        call_xml_start(&t->xml, kind, t->tools, &t->content, len);
         t->place = IN_XML;
     } else if (t->tools_format == PARSER_TOOLS_DEEPSEEK) {
         call_deepseek_start(&t->deepseek, &t->content, tag == marked_call_open, len);
@@ -305,20 +309,12 @@ static enum status tagged_control(void *state, struct emitter *e, const char *te
                                   struct error *error)
 {
     struct tagged *t = state;
-    static const char *const known[] = {think_open,
-                                        think_close,
-                                        answer_open,
-                                        answer_close,
-                                        call_open,
-                                        call_close,
-                                        list_open,
-                                        list_close,
-                                        python_tag,
-                                        marked_list_open,
-                                        "<｜tool▁calls▁end｜>",
-                                        marked_call_open,
-                                        "<｜tool▁sep｜>",
-                                        "<｜tool▁call▁end｜>"};
+    static const char *const known[] = {think_open,       think_close,      answer_open,
+                                        answer_close,     call_open,        call_close,
+                                        list_open,        list_close,       python_tag,
+                                        "<arg_key>",      "</arg_key>",     "<arg_value>",
+                                        "</arg_value>",   marked_list_open, "<｜tool▁calls▁end｜>",
+                                        marked_call_open, "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"};
     bool is_known = t->keep_control;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known |= len == strlen(known[i]) && memcmp(text, known[i], len) == 0;

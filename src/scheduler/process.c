@@ -55,6 +55,7 @@ static void on_event(void *context, const struct token_event *e)
     float top_logprobs[SAMPLER_MAX_LOGPROBS];
     struct token_message t = {.uid = e->uid,
                               .id = -1,
+                              .is_prompt = e->is_prompt,
                               .has_text = e->has_text,
                               .text = e->text,
                               .finish = (uint8_t)e->finish,
@@ -123,6 +124,7 @@ static enum status submit(struct process *p, const struct submit_message *m, str
                                 .max_tokens = m->max_tokens,
                                 .min_tokens = m->min_tokens,
                                 .ignore_eos = m->ignore_eos != 0,
+                                .scores_prompt = m->scores_prompt != 0,
                                 .stop_tokens = m->stop_tokens.items,
                                 .n_stop_tokens = (int32_t)m->stop_tokens.n,
                                 .stop = stop,

@@ -3,12 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has_penalty(const struct sampling_params *p)
-{
-    return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
-           p->frequency_penalty != 0.0f;
-}
-
 /* A copy of n items of `size` bytes; NULL for none, `*failed` when memory is exhausted. */
 static void *copy_items(const void *items, size_t n, size_t size, bool *failed)
 {
@@ -75,6 +69,7 @@ enum status request_new(struct request **out, const struct request_options *o,
     r->n_prompt = r->n_tokens = o->n_ids;
     r->max_tokens = o->max_tokens >= 0 && o->max_tokens < room ? o->max_tokens : room;
     r->min_tokens = o->min_tokens;
+    r->scores_prompt = o->scores_prompt;
     r->cache_key = o->cache_key;
     for (int32_t i = 0; i < o->n_marks && r->n_marks < KV_MAX_MARKS; i++)
         r->marks[r->n_marks++] = o->marks[i];
@@ -91,7 +86,7 @@ enum status request_new(struct request **out, const struct request_options *o,
         memcpy(r->tokens, o->ids, (size_t)o->n_ids * sizeof *r->tokens);
         status = copy_stop_strings(r, o, tokenizer, error);
     }
-    if (status == OK && has_penalty(&r->params)) {
+    if (status == OK && sampling_params_has_penalty(&r->params)) {
         status = token_history_init(&r->history, vocab_size, error);
         r->has_history = status == OK;
         for (int32_t i = 0; i < o->n_ids && status == OK; i++)

@@ -24,7 +24,8 @@ struct request_options {
     int32_t n_stop_tokens;
     const char *const *stop; /* NUL-terminated */
     int32_t n_stop;
-    double submitted; /* system_seconds() */
+    bool scores_prompt; /* the prompt's tokens are told too, with their logprobs */
+    double submitted;   /* system_seconds() */
 };
 
 enum request_state {
@@ -39,6 +40,8 @@ struct request {
     int32_t row;     /* of the cache; -1 while waiting */
     int32_t *tokens; /* [cap] prompt and answer */
     int32_t n_prompt, n_tokens, max_tokens /* of the answer */;
+    bool scores_prompt;
+    int32_t n_told; /* of a prompt that is scored */
     uint64_t cache_key;
     int32_t marks[KV_MAX_MARKS], n_marks;
     struct sampling_params params;
@@ -69,6 +72,18 @@ void request_free(struct request *request);
 static inline int32_t request_n_output(const struct request *r)
 {
     return r->n_tokens - r->n_prompt;
+}
+
+/* Whether logits of prompt tokens are still to be seen: row i of the prompt scores token i + 1. */
+static inline bool request_is_scored(const struct request *r)
+{
+    return r->scores_prompt && r->n_told < r->n_prompt;
+}
+
+/* Tokens that may come from the cache: all but those whose logits are wanted. */
+static inline int32_t request_max_cached(const struct request *r)
+{
+    return !request_is_scored(r) ? r->n_tokens - 1 : r->n_told > 0 ? r->n_told - 1 : 0;
 }
 
 /* Adds a drawn token; `r->text` becomes what it adds to the text when has_stop. The result says

@@ -3,6 +3,7 @@
 #include "base/system.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,11 +24,12 @@ struct scheduler {
     int32_t n_requests;
     struct batch batch;
     /* The step being made: whose row is the i-th wanted one, and each sequence's request. */
-    struct request **want_requests;  /* [max_running] */
+    struct request **want_requests;  /* [scheduler_max_want] */
     struct request **batch_requests; /* [max_running] */
-    struct draw *draws;              /* [max_running] */
-    struct sample *samples;          /* [max_running] */
+    struct draw *draws;              /* [scheduler_max_want] */
+    struct sample *samples;          /* [scheduler_max_want] */
     int32_t n_prefill;               /* prompt tokens in the batch */
+    int32_t n_scored;                /* wanted rows beyond one a sequence */
     double seconds_per_token;        /* of prefill, smoothed; 0: unknown */
     struct scheduler_figures figures;
     struct trace *trace; /* NULL: nothing is recorded */
@@ -47,19 +49,21 @@ enum status scheduler_new(struct scheduler **out, struct executor executor, stru
                             .emit = emit,
                             .emit_context = emit_context};
     size_t n = (size_t)options->max_running;
+    int32_t max_want = scheduler_max_want(options->max_running, options->max_scored);
+    size_t n_want = (size_t)max_want;
     s->requests = calloc(n + (size_t)options->max_queue, sizeof *s->requests);
-    s->want_requests = calloc(n, sizeof *s->want_requests);
+    s->want_requests = calloc(n_want, sizeof *s->want_requests);
     s->batch_requests = calloc(n, sizeof *s->batch_requests);
-    s->draws = calloc(n, sizeof *s->draws);
-    s->samples = calloc(n, sizeof *s->samples);
+    s->draws = calloc(n_want, sizeof *s->draws);
+    s->samples = calloc(n_want, sizeof *s->samples);
     bool is_complete =
         s->requests && s->want_requests && s->batch_requests && s->draws && s->samples;
     /* A mixed step holds a chunk and a token of every row. */
     enum status status =
         is_complete
             ? batch_init(&s->batch, cache, options->max_prefill_length + options->max_running,
-                         options->max_running, options->max_running, error)
-            : error_memory(error, n * sizeof *s->samples);
+                         options->max_running, max_want, error)
+            : error_memory(error, n_want * sizeof *s->samples);
     if (status != OK) {
         scheduler_free(s);
         return status;
@@ -109,6 +113,8 @@ enum status scheduler_submit(struct scheduler *s, const struct request_options *
                          o->n_ids, s->options.context_length);
     if (o->max_tokens == 0)
         return error_set(error, ERROR_INVALID, "max_tokens is 0; at least 1 is needed");
+    if (o->scores_prompt && s->options.max_scored == 0)
+        return error_set(error, ERROR_UNSUPPORTED, "prompts cannot be scored here");
     enum status status = check_tokens(s, "prompt token", o->ids, o->n_ids, error);
     if (status == OK)
         status = check_tokens(s, "stop token", o->stop_tokens, o->n_stop_tokens, error);
@@ -185,6 +191,14 @@ static void emit(struct scheduler *s, const struct request *r, const struct samp
         event.decode_seconds = since(r->first_token, now);
     }
     s->emit(s->emit_context, &event);
+}
+
+/* A token of a prompt that is scored. */
+static void tell_prompt_token(struct scheduler *s, struct request *r, const struct sample *sample)
+{
+    struct token_event event = {.uid = r->uid, .sample = sample, .is_prompt = true};
+    s->emit(s->emit_context, &event);
+    r->n_told++;
 }
 
 /* Takes the request's row away; what was committed stays in the tree. */
@@ -275,6 +289,24 @@ static struct request *choose_victim(const struct scheduler *s, struct request *
     return has_younger ? NULL : r;
 }
 
+/* The i-th wanted row is the one before token `place` of the request. */
+static void add_draw(struct scheduler *s, struct request *r, int32_t i, int32_t place)
+{
+    int32_t n_output = request_n_output(r);
+    bool is_too_early = n_output < r->min_tokens;
+    s->want_requests[i] = r;
+    if (place < r->n_tokens) {
+        s->draws[i] = (struct draw){
+            .params = &r->params, .position = place, .is_given = true, .given = r->tokens[place]};
+        return;
+    }
+    s->draws[i] = (struct draw){.params = &r->params,
+                                .history = r->has_history ? &r->history : NULL,
+                                .position = n_output,
+                                .banned = r->stop_tokens,
+                                .n_banned = is_too_early ? r->n_stop_tokens : 0};
+}
+
 /* Adds n tokens of a row to the batch. When pages run out, younger rows give theirs, at last the
  * request itself. False if it is not in the batch; its turn comes when the younger rows of this
  * step have ended or run out of pages themselves. */
@@ -289,16 +321,9 @@ static bool add_to_batch(struct scheduler *s, struct request *r, int32_t n, enum
             return false;
     }
     s->batch_requests[s->batch.n_sequences - 1] = r;
-    if (want == WANT_LAST) {
-        int32_t i = s->batch.n_want - 1, n_output = request_n_output(r);
-        bool is_too_early = n_output < r->min_tokens;
-        s->want_requests[i] = r;
-        s->draws[i] = (struct draw){.params = &r->params,
-                                    .history = r->has_history ? &r->history : NULL,
-                                    .position = n_output,
-                                    .banned = r->stop_tokens,
-                                    .n_banned = is_too_early ? r->n_stop_tokens : 0};
-    }
+    int32_t n_want = want == WANT_ALL ? n : want == WANT_LAST ? 1 : 0;
+    for (int32_t i = n - n_want; i < n; i++)
+        add_draw(s, r, s->batch.n_want - n + i, from + i + 1);
     return true;
 }
 
@@ -324,9 +349,16 @@ static int32_t prefill_room(const struct scheduler *s)
 static void add_chunk(struct scheduler *s, struct request *r)
 {
     int32_t left = r->n_tokens - s->cache->length[r->row], room = prefill_room(s);
-    int32_t n = left < room ? left : room;
-    if (n > 0 && add_to_batch(s, r, n, n == left ? WANT_LAST : WANT_NONE))
-        s->n_prefill += n;
+    int32_t n = left < room ? left : room, most = s->options.max_scored - s->n_scored + 1;
+    enum batch_want want = n == left ? WANT_LAST : WANT_NONE;
+    if (request_is_scored(r)) {
+        n = n < most ? n : most;
+        want = WANT_ALL;
+    }
+    if (n <= 0 || !add_to_batch(s, r, n, want))
+        return;
+    s->n_prefill += n;
+    s->n_scored += want == WANT_ALL ? n - 1 : 0;
 }
 
 /* True if the pages of the rest of the request's tokens can be had, with one more for each row that
@@ -356,7 +388,7 @@ static enum admission admit(struct scheduler *s, struct request *r)
     struct kv_prompt prompt = {.key = r->cache_key,
                                .tokens = r->tokens,
                                .n_tokens = r->n_tokens,
-                               .max_cached = r->n_tokens - 1,
+                               .max_cached = request_max_cached(r),
                                .marks = r->marks,
                                .n_marks = r->n_marks};
     struct kv_match match = kv_cache_match(s->cache, &prompt);
@@ -414,7 +446,7 @@ static void add_prefills(struct scheduler *s)
 static void make_batch(struct scheduler *s)
 {
     batch_clear(&s->batch);
-    s->n_prefill = 0;
+    s->n_prefill = s->n_scored = 0;
     if (s->options.policy == POLICY_MIXED)
         add_decodes(s);
     add_prefills(s);
@@ -425,6 +457,16 @@ static void make_batch(struct scheduler *s)
 }
 
 /* --- after the step --------------------------------------------------------------------------- */
+
+/* What came of one wanted row of a prompt that is scored. */
+static void take_score(struct scheduler *s, struct request *r, const struct draw *draw,
+                       const struct sample *sample)
+{
+    if (r->n_told == 0)
+        tell_prompt_token(s, r, &(struct sample){.token = r->tokens[0], .logprob = NAN});
+    if (draw->is_given && draw->position == r->n_told) /* not once more after a preemption */
+        tell_prompt_token(s, r, sample);
+}
 
 static void take_token(struct scheduler *s, struct request *r, const struct sample *sample)
 {
@@ -446,10 +488,10 @@ static void take_token(struct scheduler *s, struct request *r, const struct samp
         remove_request(s, r);
 }
 
-/* What this step's tokens cost tells how many the next may have. */
+/* What this step's tokens cost tells how many the next may have. Scored ones cost more. */
 static void learn_speed(struct scheduler *s, double seconds)
 {
-    if (s->n_prefill < MIN_CHUNK)
+    if (s->n_prefill < MIN_CHUNK || s->n_scored > 0)
         return;
     double each = seconds / s->batch.n_tokens;
     s->seconds_per_token = s->seconds_per_token == 0.0 ? each : (s->seconds_per_token + each) / 2.0;
@@ -487,8 +529,12 @@ enum status scheduler_step(struct scheduler *s, struct error *error)
         struct request *r = s->batch_requests[i];
         kv_cache_commit(s->cache, r->row, r->tokens, s->cache->length[r->row]);
     }
-    for (int32_t i = 0; i < s->batch.n_want; i++)
-        take_token(s, s->want_requests[i], &s->samples[i]);
+    for (int32_t i = 0; i < s->batch.n_want; i++) {
+        if (request_is_scored(s->want_requests[i]))
+            take_score(s, s->want_requests[i], &s->draws[i], &s->samples[i]);
+        if (!s->draws[i].is_given)
+            take_token(s, s->want_requests[i], &s->samples[i]);
+    }
     if (s->trace)
         trace_step(s, start);
     assert(scheduler_check(s)); /* debug and sanitizer builds */

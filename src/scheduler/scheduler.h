@@ -19,7 +19,10 @@ struct scheduler_options {
     int32_t max_running;
     int32_t max_queue;          /* requests that may wait */
     int32_t max_prefill_length; /* prompt tokens of a step, at most */
-    double max_step_seconds;    /* a step's prompt tokens are cut to about this time */
+    /* Rows of a step with logits, beyond one a running request, for prompts that are scored: these
+     * are cut to so many tokens a step. 0: no prompt can be scored. */
+    int32_t max_scored;
+    double max_step_seconds; /* a step's prompt tokens are cut to about this time */
     int32_t context_length, vocab_size;
     const int32_t *eos_ids; /* kept */
     int32_t n_eos;
@@ -30,6 +33,7 @@ struct scheduler_options {
 struct token_event {
     uint64_t uid;
     const struct sample *sample; /* NULL: no token, only the end */
+    bool is_prompt;              /* a token of a prompt that is scored; the first has no logprob */
     bool has_text;               /* `text` is all that this token adds to the answer */
     struct bytes text;
     enum finish_reason finish;
@@ -50,6 +54,12 @@ struct scheduler_figures {
 };
 
 struct scheduler;
+
+/* Rows of a step whose logits may be wanted. */
+static inline int32_t scheduler_max_want(int32_t max_running, int32_t max_scored)
+{
+    return max_running + max_scored;
+}
 
 /* The executor, cache and what the options point to are kept until scheduler_free. */
 enum status scheduler_new(struct scheduler **out, struct executor executor, struct kv_cache *cache,

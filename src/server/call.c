@@ -285,7 +285,7 @@ void call_on_prompt_ready(struct choice *choice, const struct prompt_ready_messa
 
 static void note_piece(struct choice *choice, const struct piece_message *m, double now)
 {
-    if (choice->first_at == 0 && m->id >= 0)
+    if (choice->first_at == 0 && m->id >= 0 && !m->is_prompt)
         choice->first_at = now;
     choice->last_at = now;
     if (m->finish == FINISH_NONE)

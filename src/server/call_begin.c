@@ -54,7 +54,7 @@ static enum status keep_tools(struct call *call, const struct request *r, struct
 
 static enum status keep_echoes(struct call *call, const struct request *r, struct refusal *refusal)
 {
-    if (!r->echo)
+    if (!r->echo || r->settings.scores_prompt) /* the prompt comes back token by token */
         return OK;
     call->echoes = calloc(r->n_prompts, sizeof *call->echoes);
     if (!call->echoes)

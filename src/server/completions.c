@@ -1,6 +1,7 @@
 /* POST /v1/completions: text_completion, whole or in chunks of the same shape. */
 #include "server/reply.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The four columns of logprobs. */
@@ -37,8 +38,13 @@ static void add_logprob(struct choice *choice, const struct piece_message *m)
         str_append_char(&columns[i], ',');
     choice->n_logprobs++;
     write_token(&columns[TOKENS], m->token);
-    reply_logprob(&columns[TOKEN_LOGPROBS], m->logprob);
     str_printf(&columns[TEXT_OFFSETS], "%lld", (long long)choice->n_chars);
+    if (m->is_prompt && isnan(m->logprob)) { /* nothing comes before it */
+        str_append_z(&columns[TOKEN_LOGPROBS], "null");
+        str_append_z(&columns[TOP_LOGPROBS], "null");
+        return;
+    }
+    reply_logprob(&columns[TOKEN_LOGPROBS], m->logprob);
     uint32_t n = m->top_tokens.n < m->top_logprobs.n ? m->top_tokens.n : m->top_logprobs.n;
     str_append_char(&columns[TOP_LOGPROBS], '{');
     for (uint32_t i = 0; i < n; i++) {

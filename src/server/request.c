@@ -59,10 +59,6 @@ static enum status check_together(struct request *r, struct refusal *refusal)
     if (r->api == API_CHAT && r->top_logprobs >= 0 && !r->has_logprobs)
         return refuse(refusal, 400, "invalid_value", "top_logprobs",
                       "'top_logprobs' needs 'logprobs' to be true.");
-    if (r->echo && r->has_logprobs)
-        return refuse(refusal, 400, "unsupported_value", "echo",
-                      "'echo' together with 'logprobs' asks for logprobs of the prompt, which this "
-                      "server does not compute; leave one of them out.");
     if (r->continues == YES && r->adds_generation == YES)
         return refuse(refusal, 400, "invalid_value", "continue_final_message",
                       "'continue_final_message' and 'add_generation_prompt' cannot both be true.");
@@ -70,10 +66,10 @@ static enum status check_together(struct request *r, struct refusal *refusal)
         return refuse(refusal, 400, "invalid_value", "n",
                       "%zu prompts times n = %d are more than %d answers; send several requests.",
                       r->n_prompts, r->n, MAX_CHOICES);
-    for (size_t i = 0; r->echo && i < r->n_prompts; i++)
+    for (size_t i = 0; r->echo && !r->has_logprobs && i < r->n_prompts; i++)
         if (r->prompts[i].kind != PROMPT_TEXT)
             return refuse(refusal, 400, "unsupported_value", "echo",
-                          "'echo' needs a prompt of text, not of token ids.");
+                          "'echo' without 'logprobs' needs a prompt of text, not of token ids.");
     return OK;
 }
 
@@ -85,6 +81,7 @@ static void complete_settings(struct request *r)
     if (s->top_p < 1.0 / SMALLEST_TOP_P) /* 0 keeps the most likely token alone, as this does */
         s->top_p = 1.0 / SMALLEST_TOP_P;
     s->ignore_eos = r->ignores_eos;
+    s->scores_prompt = r->echo && r->has_logprobs;
     if (!r->has_seed)
         s->seed = system_random();
     if (r->has_logprobs)

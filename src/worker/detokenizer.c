@@ -95,6 +95,7 @@ void worker_token(struct worker *w, const struct token_message *m)
     struct message out = {.type = MESSAGE_piece};
     out.piece = (struct piece_message){.uid = m->uid,
                                        .id = m->id,
+                                       .is_prompt = m->is_prompt,
                                        .token = token_bytes(w, m->id),
                                        .logprob = m->logprob,
                                        .top_ids = m->top_ids,

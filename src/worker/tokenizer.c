@@ -157,6 +157,7 @@ static struct submit_message make_submit(const struct worker *w, const struct pr
         .choice = m->choice,
         .n_logprobs = m->n_logprobs,
         .ignore_eos = m->ignore_eos,
+        .scores_prompt = m->scores_prompt,
         .bias_tokens = m->bias_tokens,
         .bias_values = m->bias_values,
         .stop = m->stop,

@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -98,6 +99,21 @@ def test_random_weights_generate_and_repeat(csgl, tmp_path, quantization):
     first, second = (json.loads(csgl(*command).stdout) for _ in range(2))
     assert len(first["tokens"]) == 6 and first["tokens"] == second["tokens"]
     assert first["usage"]["prompt_tokens"] == 5  # bytes
+
+
+def test_device_auto_says_what_it_chose(csgl, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    command = ("generate", "--random-weights", tmp_path, "--temperature", "0", "--max-tokens", "4", "--json", "hello")
+    chosen = csgl(*command, "--device", "auto")
+    assert chosen.returncode == 0, chosen.stderr
+    said = [line for line in chosen.stderr.splitlines() if line.startswith("csgl: --device auto: ")]
+    if said[-1] == "csgl: --device auto: the CPU":
+        assert said[:-1] and all(": not " in line for line in said[:-1])  # why no GPU
+        assert json.loads(chosen.stdout)["tokens"] == json.loads(csgl(*command).stdout)["tokens"]
+    else:
+        assert re.fullmatch(r"csgl: --device auto: (cuda|metal) .+", said[-1])
+    int8 = csgl(*command, "--device", "auto", "--activations", "int8")
+    assert "--device auto: the CPU, which alone" in int8.stderr
 
 
 MOE = {**CONFIG, "model_type": "qwen3_moe", "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,

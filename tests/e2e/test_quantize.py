@@ -52,6 +52,7 @@ def test_shards_and_their_index(csgl, tmp_path):
     (("--group-size", "48", str(MODELS / "qwen3_mha"), "OUT"), "groups of 48"),
     ((str(MODELS / "qwen3_mha"), str(MODELS)), "exists already"),
     ((str(MODELS / "mlx_q4_g64"), "OUT"), "quantized already"),
+    ((str(MODELS / "gpt_oss_mxfp4"), "OUT"), "quantized already"),
     ((str(MODELS / "gguf_f16/model.gguf"), "OUT"), "GGUF"),
     ((str(MODELS / "qwen3_mha"), "no/such/folder/OUT"), "no/such/folder"),
 ])

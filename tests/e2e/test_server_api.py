@@ -83,6 +83,43 @@ def test_logprobs_of_completions_lie_where_the_tokens_do(server):
                 assert choice["text"].startswith(token, offset)
 
 
+def test_echo_scores_the_prompt(server):
+    """As the model scored the same tokens when it said them; ids are echoed too."""
+    text = "Once upon a time, in a small house by the sea,"
+    said = server.complete(text, logprobs=2, max_tokens=24).json["choices"][0]
+    ids = server.post("/tokenize", {"prompt": text + said["text"]}).json["tokens"]
+    for prompt in (text + said["text"], ids):
+        answer = server.complete(prompt, logprobs=2, max_tokens=3, echo=True).json
+        choice, logprobs = answer["choices"][0], answer["choices"][0]["logprobs"]
+        assert choice["text"].startswith(text + said["text"])
+        assert "".join(logprobs["tokens"]) == choice["text"]
+        assert {len(column) for column in logprobs.values()} == {len(ids) + 3}
+        assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
+        for token, top, offset in zip(logprobs["tokens"], logprobs["top_logprobs"], logprobs["text_offset"]):
+            assert choice["text"].startswith(token, offset)
+            assert top is None or len(top) == 2
+        scored = logprobs["token_logprobs"][len(ids) - 24:len(ids)]
+        if logprobs["tokens"][len(ids) - 24:len(ids)] == said["logprobs"]["tokens"]:
+            # Activations of 8 bits: the width of a step is part of the result.
+            assert scored == pytest.approx(said["logprobs"]["token_logprobs"], abs=0.3)
+        # A harness calls a continuation greedy when its tokens' logprobs are the largest.
+        assert sum(value == max(top.values()) for value, top
+                   in zip(scored, logprobs["top_logprobs"][len(ids) - 24:])) >= 22
+        assert answer["usage"]["prompt_tokens"] == len(ids) and answer["usage"]["completion_tokens"] == 3
+
+
+def test_a_streamed_echo_says_the_same(server):
+    fields = {"prompt": ["The sea is", "The quick brown"], "logprobs": 1, "max_tokens": 2, "echo": True}
+    whole = server.complete(**fields).json["choices"]
+    events = server.complete(stream=True, **fields).events()
+    for choice in whole:
+        mine = [e["choices"][0] for e in events if e["choices"] and e["choices"][0]["index"] == choice["index"]]
+        assert "".join(c["text"] for c in mine) == choice["text"]
+        values = [v for c in mine if c["logprobs"] for v in c["logprobs"]["token_logprobs"]]
+        assert values[0] is None
+        assert values[1:] == pytest.approx(choice["logprobs"]["token_logprobs"][1:], abs=0.3)
+
+
 def test_logprobs_of_chats(server):
     choice = server.chat(logprobs=True, top_logprobs=2).json["choices"][0]
     entries = choice["logprobs"]["content"]

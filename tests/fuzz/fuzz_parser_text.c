@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const enum parser_tools formats[] = {PARSER_TOOLS_QWEN25,  PARSER_TOOLS_QWEN3_CODER,
                                                 PARSER_TOOLS_LLAMA3,  PARSER_TOOLS_GPT_OSS,
                                                 PARSER_TOOLS_HUNYUAN, PARSER_TOOLS_DEEPSEEK,
-                                                PARSER_TOOLS_QWEN25,  PARSER_TOOLS_QWEN3_CODER};
+                                                PARSER_TOOLS_GLM,     PARSER_TOOLS_QWEN3_CODER};
     struct arena arena = {0};
     struct json tools;
     if (json_parse(&arena, tools_text, sizeof tools_text - 1, &tools, NULL) != OK)

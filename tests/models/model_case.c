@@ -83,11 +83,10 @@ void model_case_open(struct model_case *c, const char *name)
     snprintf(path, sizeof path, CASES "%s/%s", name, strcmp(model, ".") == 0 ? "" : model);
     expect_ok(checkpoint_open(&c->checkpoint, path, &error), &error);
     const struct json *quantize = json_get(&json, "quantize");
-    if (quantize)
-        expect_ok(
-            checkpoint_quantize(c->checkpoint, (int32_t)json_number(json_get(quantize, "bits"), 0),
-                                (int32_t)json_number(json_get(quantize, "group_size"), 0), &error),
-            &error);
+    c->bits = (int32_t)json_number(json_get(quantize, "bits"), 0);
+    c->group = (int32_t)json_number(json_get(quantize, "group_size"), 0);
+    if (c->bits)
+        expect_ok(checkpoint_quantize(c->checkpoint, c->bits, c->group, &error), &error);
     str_done(&text);
     arena_done(&arena);
 }
@@ -145,8 +144,9 @@ void case_engine_run(struct case_engine *e, const struct model_case *c, int32_t 
         expect_ok(batch_add(&batch, cache, row, c->tokens + from, n, WANT_ALL, &error), &error);
         assert_true(kv_cache_check(cache));
         expect_ok(engine_step(e->engine, &batch, &error), &error);
-        memcpy(out + (size_t)from * (size_t)c->vocab_size, engine_logits(e->engine, 0),
-               (size_t)n * (size_t)c->vocab_size * sizeof *out);
+        for (int32_t i = 0; i < n; i++)
+            memcpy(out + (size_t)(from + i) * (size_t)c->vocab_size, engine_logits(e->engine, i),
+                   (size_t)c->vocab_size * sizeof *out);
     }
     kv_cache_close_row(cache, row);
     batch_done(&batch);

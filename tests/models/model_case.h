@@ -12,6 +12,7 @@ struct model_case {
     int32_t *tokens;
     float *logits; /* [n_tokens, vocab_size] */
     struct checkpoint *checkpoint;
+    int32_t bits, group; /* what it is quantized to while it is loaded; 0: it is not */
 };
 
 /* Folder names of all cases under tests/models, sorted; the caller frees each and the array. */

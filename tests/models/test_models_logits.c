@@ -2,6 +2,7 @@
 #include "models/model_case.h"
 
 #include "base/log.h"
+#include "checkpoint/quantize.h"
 #include "device/cpu/cpu_device.h"
 #include "test_gpu.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -343,6 +345,46 @@ static void int8_mode_stays_within_its_bound(void **state)
     for_all_cases(check_int8);
 }
 
+/* The folder that `csgl quantize` writes of a model computes what the model does that is quantized
+ * while it is loaded. */
+static void check_written(const struct model_case *c)
+{
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    char out[] = "written-XXXXXX", path[64];
+    struct model_case written = *c;
+    struct checkpoint *floats;
+    struct error error = {0};
+    if (!c->bits)
+        return;
+    assert_non_null(mkdtemp(out)); /* for its name */
+    assert_int_equal(rmdir(out), 0);
+    struct quantize_request request = {
+        .out = out, .bits = c->bits, .group = c->group, .shard_bytes = 1 << 30, .n_threads = 2};
+    assert_int_equal(checkpoint_open(&floats, checkpoint_path(c->checkpoint), &error), OK);
+    if (checkpoint_write_quantized(floats, &request, &error) != OK ||
+        checkpoint_open(&written.checkpoint, out, &error) != OK)
+        fail_msg("%s", error.message);
+    struct case_options options = case_options_default();
+    float *logits = new_logits(c);
+    double d = run_whole(&written, &options, logits);
+    printf("%-28s written: max |d logit| %.2e\n", c->name, d);
+    assert_true(d <= reference_tolerance);
+    free(logits);
+    checkpoint_free(written.checkpoint);
+    checkpoint_free(floats);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", out, names[i]);
+        unlink(path);
+    }
+    assert_int_equal(rmdir(out), 0);
+}
+
+static void a_written_quantization_equals_the_one_at_load(void **state)
+{
+    (void)state;
+    for_all_cases(check_written);
+}
+
 /* bf16 and f16 KV round K and V to 8 and 11 bits: relative 2^-9 and 2^-12 each. */
 static void check_narrow_kv(const struct model_case *c)
 {
@@ -405,6 +447,7 @@ int main(void)
         cmocka_unit_test(unwanted_rows_change_nothing),
         cmocka_unit_test(two_ranks_give_the_logits_of_one),
         cmocka_unit_test(int8_mode_stays_within_its_bound),
+        cmocka_unit_test(a_written_quantization_equals_the_one_at_load),
         cmocka_unit_test(narrow_kv_stays_within_its_rounding),
         cmocka_unit_test(the_plan_counts_what_the_device_shares),
     };

@@ -204,6 +204,10 @@ static void perplexity_is_the_reference(void **state)
         {"float, f32 KV", ACTIVATIONS_FLOAT, DTYPE_F32, 0.0005},
         {"float, bf16 KV", ACTIVATIONS_FLOAT, DTYPE_BF16, 0.005},
         {"auto, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, 0.005},
+        {"float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.9},
+        {"float, int4 KV", ACTIVATIONS_FLOAT, DTYPE_I4, 0.02},
+        {"auto, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005},
+        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.02},
     };
     struct reference r;
     reference_open(&r);

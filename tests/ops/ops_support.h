@@ -151,10 +151,36 @@ static inline struct device *open_test_device(int i, enum activations activation
     struct error error;
     if (!is_test_gpu(i))
         return open_device((enum cpu_isa)i, activations, n_threads);
-    if (gpu_device_open(&device, test_gpu(), 0, &error) != OK)
+    if (gpu_device_open(&device, test_gpu(), 0, activations == ACTIVATIONS_FLOAT, &error) != OK)
         fail_msg("%s", error.message);
     mirror_device(device);
     return device;
+}
+
+/* A GPU of silicon, for which no shape is too large. */
+static inline bool has_real_gpu(void)
+{
+    return test_gpu() && strcmp(test_gpu(), "emulator") != 0;
+}
+
+/* Set-up and end of a group whose tests open a GPU of silicon again and again: as long as one is
+ * open, its driver keeps what makes opening slow. */
+static inline int hold_gpu(void **held)
+{
+    struct error error;
+    *held = NULL;
+    if (has_real_gpu() &&
+        gpu_device_open((struct device **)held, test_gpu(), 0, false, &error) != OK)
+        fail_msg("%s", error.message);
+    return 0;
+}
+
+static inline int let_gpu_go(void **held)
+{
+    struct device *device = *held;
+    if (device)
+        device->table->close(device);
+    return 0;
 }
 
 /* An emulator looks at every access of every thread: it gets the small shapes alone. */

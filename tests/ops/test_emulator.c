@@ -17,8 +17,10 @@ struct bug {
     const char *kernel, *report;
 };
 
-/* Runs the kernel on `n_groups` threadgroups of an emulator of its own. */
-static enum status run(const char *name, uint32_t n_groups, float *out, struct error *error)
+/* Runs the kernel on `n_groups` threadgroups of an emulator of its own; n_launches times, with
+ * barriers between them or without. */
+static enum status run_often(const char *name, uint32_t n_groups, int n_launches, bool has_barriers,
+                             float *out, struct error *error)
 {
     const struct gpu_driver *driver = &gpu_driver_emulator;
     struct gpu *gpu;
@@ -36,7 +38,11 @@ static enum status run(const char *name, uint32_t n_groups, float *out, struct e
     struct gpu_range buffers[] = {{memory[0], 0}, {memory[1], 0}};
     struct kd_no_args args = {0};
     struct gpu_grid grid = {{n_groups, 1, 1}, N};
-    driver->dispatch(gpu, kernel, buffers, 2, &args, sizeof args, &grid);
+    for (int i = 0; i < n_launches; i++) {
+        driver->dispatch(gpu, kernel, buffers, 2, &args, sizeof args, &grid);
+        if (has_barriers)
+            driver->barrier(gpu);
+    }
     driver->commit(gpu);
     enum status status = driver->wait(gpu, error);
     struct error ignored;
@@ -45,6 +51,11 @@ static enum status run(const char *name, uint32_t n_groups, float *out, struct e
         driver->free(gpu, memory[i]);
     driver->close(gpu);
     return status;
+}
+
+static enum status run(const char *name, uint32_t n_groups, float *out, struct error *error)
+{
+    return run_often(name, n_groups, 1, false, out, error);
 }
 
 static void every_bug_is_found(void **test)
@@ -85,6 +96,16 @@ static void writes_of_two_threadgroups_are_found(void **test)
     assert_non_null(strstr(error.message, "of another threadgroup"));
 }
 
+static void launches_that_need_a_barrier_are_found(void **test)
+{
+    (void)test;
+    float out[N];
+    struct error error;
+    assert_int_equal(run_often("none", 1, 3, true, out, &error), OK);
+    assert_int_not_equal(run_often("none", 1, 3, false, out, &error), OK);
+    assert_non_null(strstr(error.message, "two writes of device memory"));
+}
+
 static void a_right_kernel_passes(void **test)
 {
     (void)test;
@@ -102,6 +123,7 @@ int main(void)
         cmocka_unit_test(a_right_kernel_passes),
         cmocka_unit_test(every_bug_is_found),
         cmocka_unit_test(writes_of_two_threadgroups_are_found),
+        cmocka_unit_test(launches_that_need_a_barrier_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,19 @@ static void test_every_number_of_rows_is_right(void **unused)
         }
 }
 
+/* As many outputs and rows as fill a GPU with its largest tiles; the twin alone takes seconds. */
+static void test_a_gpu_takes_many_rows(void **unused)
+{
+    (void)unused;
+    static const enum weight_encoding encodings[] = {WEIGHT_Q4_0, WEIGHT_Q8_0, WEIGHT_Q6_K,
+                                                     WEIGHT_Q2_K, WEIGHT_F16,  WEIGHT_BF16};
+    uint64_t state = 12;
+    for (int e = 0; e < 6 && has_real_gpu(); e++) {
+        int32_t outputs = 6010;
+        try_case(&encodings[e], &outputs, 1, 256, 701, false, true, &state);
+    }
+}
+
 static void test_float_weights_may_have_any_number_of_columns(void **unused)
 {
     (void)unused;
@@ -338,6 +351,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_level_agrees_on_every_encoding_and_shape),
         cmocka_unit_test(test_every_number_of_rows_is_right),
+        cmocka_unit_test(test_a_gpu_takes_many_rows),
         cmocka_unit_test(test_float_weights_may_have_any_number_of_columns),
         cmocka_unit_test(test_parts_of_different_encodings_share_an_input),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
@@ -348,5 +362,5 @@ int main(void)
         cmocka_unit_test(test_what_cannot_be_loaded_is_refused_with_a_sentence),
         cmocka_unit_test(test_packed_bytes_are_close_to_the_files),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, hold_gpu, let_gpu_go);
 }

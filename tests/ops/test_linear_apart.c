@@ -215,5 +215,5 @@ int main(void)
         cmocka_unit_test(test_packed_bytes_are_those_of_the_file),
         cmocka_unit_test(test_groups_that_no_kernel_knows_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, hold_gpu, let_gpu_go);
 }

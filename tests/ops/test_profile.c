@@ -1,7 +1,9 @@
 /* The profiling device: the real one's results, and sums of what it took. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/measure.h"
+#include "device/gpu/gpu.h"
 #include "device/profile.h"
+#include "test_gpu.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -105,6 +107,36 @@ static void ops_are_recorded_only_while_a_trace_is_set(void **state)
     trace_free(trace);
 }
 
+static void ops_of_a_gpu_are_timed_by_its_marks(void **state)
+{
+    (void)state;
+    static float values[ROWS * 2 * COLS];
+    struct fixture f = {0};
+    if (!test_gpu())
+        skip();
+    assert_int_equal(gpu_device_open(&f.device, test_gpu(), 0, true, NULL), OK);
+    assert_int_equal(profile_new(&f.profile, f.device, NULL), OK);
+    const struct device_table *t = f.device->table;
+    assert_int_equal(t->buffer_alloc(f.device, sizeof values, &f.in, NULL), OK);
+    assert_int_equal(t->buffer_alloc(f.device, sizeof values / 2, &f.out, NULL), OK);
+    assert_int_equal(t->buffer_write(f.device, &f.in, 0, values, sizeof values, NULL), OK);
+    bind(&f);
+    f.args.gate_up.rows = f.args.out.rows = 1;
+    profile_phase(f.profile, TRACE_DECODE);
+    for (int step = 1; step <= 3; step++) {
+        for (int i = 0; i < 2; i++)
+            device_silu_mul(profile_device(f.profile), &f.args);
+        assert_int_equal(entry(f.profile, TRACE_DECODE, "silu_mul")->calls, 2 * (step - 1));
+        assert_int_equal(t->sync(f.device, NULL), OK);
+        assert_int_equal(profile_collect(f.profile, NULL), OK);
+        const struct profile_entry *e = entry(f.profile, TRACE_DECODE, "silu_mul");
+        assert_int_equal(e->calls, 2 * step);
+        assert_true(e->seconds > 0.0 && e->seconds < 10.0);
+        assert_true(e->bytes == (double)e->calls * 3.0 * COLS * sizeof(float));
+    }
+    close_fixture(&f);
+}
+
 static void the_cost_of_attention_is_what_its_rows_see(void **state)
 {
     (void)state;
@@ -163,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_are_the_real_devices_and_costs_add_up),
         cmocka_unit_test(ops_are_recorded_only_while_a_trace_is_set),
+        cmocka_unit_test(ops_of_a_gpu_are_timed_by_its_marks),
         cmocka_unit_test(the_cost_of_attention_is_what_its_rows_see),
         cmocka_unit_test(the_cost_of_every_op_is_known),
         cmocka_unit_test(limits_are_measured_at_every_level),

@@ -130,6 +130,18 @@ static void sharegpt_takes_first_messages_with_answers(void **state)
     dataset_done(&d);
 }
 
+static void text_that_is_no_json_is_refused_without_a_place_for_the_sentence(void **state)
+{
+    (void)state;
+    struct dataset d;
+    struct dataset_options o = {.kind = DATASET_SHAREGPT, .n_prompts = 10};
+    static const char *const texts[] = {"data: x", "[", "[{", "[{\"conversations\": [{", "{}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_int_equal(parse(&d, &o, texts[i], NULL), ERROR_INVALID);
+        dataset_done(&d);
+    }
+}
+
 static int32_t encode_bytes(void *context, const char *text, size_t len, int32_t *ids, int32_t cap)
 {
     (*(int *)context)++;
@@ -205,6 +217,7 @@ int main(void)
         cmocka_unit_test(a_seed_repeats_a_dataset_and_another_does_not),
         cmocka_unit_test(groups_share_their_beginning_alone),
         cmocka_unit_test(wrong_options_are_named),
+        cmocka_unit_test(text_that_is_no_json_is_refused_without_a_place_for_the_sentence),
         cmocka_unit_test(sharegpt_takes_first_messages_with_answers),
         cmocka_unit_test(sharegpt_is_encoded_when_somebody_can),
         cmocka_unit_test(a_sample_has_as_many_as_were_asked_for),

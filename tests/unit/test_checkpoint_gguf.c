@@ -143,6 +143,34 @@ static void rope_scaling_head_size_and_layer_arrays_reach_the_config(void **stat
     str_done(&file);
 }
 
+static void hunyuan_s_keys_and_widths_reach_the_config(void **state)
+{
+    (void)state;
+    struct gguf_file f = {0};
+    put_architecture(&f, "hunyuan-moe", 4, 2);
+    key_u32(&f, "hunyuan-moe.feed_forward_length", 64);
+    key_u32(&f, "hunyuan-moe.rope.dimension_count", 32);
+    key_f32(&f, "hunyuan-moe.rope.freq_base", 11158840);
+    key_string(&f, "hunyuan-moe.rope.scaling.type", "none");
+    key_u32(&f, "hunyuan-moe.expert_count", 8);
+    key_u32(&f, "hunyuan-moe.expert_used_count", 2);
+    key_u32(&f, "hunyuan-moe.expert_feed_forward_length", 32);
+    key_u32(&f, "hunyuan-moe.expert_shared_feed_forward_length", 128);
+    key_strings(&f, "tokenizer.ggml.tokens", tokens, 5);
+    struct str file = finish(&f, 32);
+    struct checkpoint *c = expect_read(&file);
+    expect_config(checkpoint_config(c),
+                  "{\"model_type\": \"hunyuan_v1_moe\", \"vocab_size\": 5, "
+                  "\"intermediate_size\": 64, \"num_attention_heads\": 4, \"num_experts\": 8, "
+                  "\"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
+                  "\"shared_expert_intermediate_size\": 128, \"num_key_value_heads\": 2, "
+                  "\"rope_theta\": 1.115884e+07, \"use_qk_norm\": false, \"num_shared_expert\": 2, "
+                  "\"moe_topk\": 2, \"norm_topk_prob\": false, \"tie_word_embeddings\": true, "
+                  "\"attention_bias\": false, \"mlp_bias\": false}");
+    checkpoint_free(c);
+    str_done(&file);
+}
+
 static void the_vocabulary_is_handed_out(void **state)
 {
     (void)state;
@@ -188,6 +216,27 @@ static void llama_3_implies_a_bos_unless_the_file_says_otherwise(void **state)
         assert_null(v.token_types);
         assert_null(v.model);
         assert_null(v.chat_template);
+        checkpoint_free(c);
+        str_done(&file);
+    }
+}
+
+static void the_file_says_whether_texts_end_in_an_eos(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct gguf_file f = {0};
+        put_architecture(&f, "qwen3", 1, 1);
+        key_strings(&f, "tokenizer.ggml.tokens", tokens, 5);
+        if (i > 0) {
+            key_begin(&f, "tokenizer.ggml.add_eos_token", BOOL);
+            str_append_char(&f.keys, i == 1);
+        }
+        struct str file = finish(&f, 32);
+        struct checkpoint *c = expect_read(&file);
+        struct vocab v;
+        assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+        assert_true(v.add_eos == (i == 1));
         checkpoint_free(c);
         str_done(&file);
     }
@@ -414,8 +463,10 @@ int main(void)
         cmocka_unit_test(a_llama_is_read_under_hugging_face_names_and_order),
         cmocka_unit_test(other_architectures_keep_their_row_order),
         cmocka_unit_test(rope_scaling_head_size_and_layer_arrays_reach_the_config),
+        cmocka_unit_test(hunyuan_s_keys_and_widths_reach_the_config),
         cmocka_unit_test(the_vocabulary_is_handed_out),
         cmocka_unit_test(llama_3_implies_a_bos_unless_the_file_says_otherwise),
+        cmocka_unit_test(the_file_says_whether_texts_end_in_an_eos),
         cmocka_unit_test(a_big_vocabulary_is_read_in_milliseconds),
         cmocka_unit_test(every_value_type_and_nested_arrays_are_passed_over),
         cmocka_unit_test(alignment_is_honoured_down_to_single_bytes),

@@ -1,5 +1,6 @@
 /* The sampler draws from the distribution that the parameters describe, the same for the same seed.
  */
+#include "device/cpu/cpu.h"
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -19,17 +20,53 @@ static void fill_logits(float *logits)
         logits[i] = 4.0f * sinf((float)i * 1.7f) + 0.01f * (float)i;
 }
 
+/* A sampler on the CPU, and a row of logits in its memory. */
+struct bench {
+    struct device *device;
+    struct sampler sampler;
+    struct buffer logits;
+    struct tensor row;
+};
+
+static void bench_init(struct bench *b)
+{
+    struct cpu_options options = {.n_threads = 1, .isa = cpu_isa_best()};
+    assert_int_equal(cpu_device_open(&b->device, &options, NULL), OK);
+    assert_int_equal(sampler_init(&b->sampler, b->device, VOCAB, 1, NULL), OK);
+    assert_int_equal(
+        b->device->table->buffer_alloc(b->device, VOCAB * sizeof(float), &b->logits, NULL), OK);
+    b->row = (struct tensor){&b->logits, 0, DTYPE_F32, 1, VOCAB, VOCAB};
+}
+
+static void bench_done(struct bench *b)
+{
+    b->device->table->buffer_free(b->device, &b->logits);
+    sampler_done(&b->sampler);
+    b->device->table->close(b->device);
+}
+
+static struct sample bench_draw(struct bench *b, const struct draw *draw, const float *logits)
+{
+    struct sample sample;
+    b->device->table->buffer_write(b->device, &b->logits, 0, logits, VOCAB * sizeof(float), NULL);
+    assert_int_equal(sampler_prepare(&b->sampler, draw, 1, NULL), OK);
+    assert_int_equal(sampler_draw(&b->sampler, b->device, &b->row, &sample, NULL), OK);
+    return sample;
+}
+
+static struct sample draw_from(const struct draw *draw, const float *logits)
+{
+    struct bench b;
+    bench_init(&b);
+    struct sample sample = bench_draw(&b, draw, logits);
+    bench_done(&b);
+    return sample;
+}
+
 static struct sample draw(const struct sampling_params *p, const struct token_history *history,
                           int64_t position, const float *logits)
 {
-    struct sampler sampler;
-    struct sample sample;
-    float copy[VOCAB];
-    memcpy(copy, logits, sizeof copy);
-    assert_int_equal(sampler_init(&sampler, VOCAB, NULL), OK);
-    assert_int_equal(sampler_draw(&sampler, p, history, position, copy, &sample, NULL), OK);
-    sampler_done(&sampler);
-    return sample;
+    return draw_from(&(struct draw){.params = p, .history = history, .position = position}, logits);
 }
 
 /* The distribution by definition: sort, cut, renormalise. */
@@ -81,8 +118,8 @@ static void draws_from_the_described_distribution(void **state)
                  {1, 0.7f, 0, 12}, {1.5f, 1, 0.2f, 0}, {1, 0.95f, 0.05f, 20}, {1, 1e-6f, 0, 0}};
     float logits[VOCAB];
     fill_logits(logits);
-    struct sampler sampler;
-    assert_int_equal(sampler_init(&sampler, VOCAB, NULL), OK);
+    struct bench b;
+    bench_init(&b);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct sampling_params p = sampling_params_default();
         p.temperature = cases[c].temperature;
@@ -94,11 +131,8 @@ static void draws_from_the_described_distribution(void **state)
         int n_seen[VOCAB] = {0};
         expected(&p, logits, want);
         for (int i = 0; i < DRAWS; i++) {
-            float copy[VOCAB];
-            struct sample sample;
-            memcpy(copy, logits, sizeof copy);
-            assert_int_equal(sampler_draw(&sampler, &p, NULL, i, copy, &sample, NULL), OK);
-            n_seen[sample.token]++;
+            struct draw one = {.params = &p, .position = i};
+            n_seen[bench_draw(&b, &one, logits).token]++;
         }
         for (int i = 0; i < VOCAB; i++) {
             /* Five standard deviations of a binomial count. */
@@ -106,7 +140,7 @@ static void draws_from_the_described_distribution(void **state)
             assert_true(fabs((double)n_seen[i] / DRAWS - want[i]) <= spread);
         }
     }
-    sampler_done(&sampler);
+    bench_done(&b);
 }
 
 static void same_seed_and_position_give_the_same_token(void **state)
@@ -218,21 +252,99 @@ static void refuses_values_out_of_range_by_name(void **state)
     assert_non_null(strstr(error.message, "logit_bias"));
 }
 
-static void logits_without_a_number_are_an_error(void **state)
+static void logits_without_a_number_give_no_token(void **state)
 {
     (void)state;
-    struct sampler sampler;
-    struct sample sample;
-    struct error error;
     float logits[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         logits[i] = NAN;
     struct sampling_params p = sampling_params_default();
-    assert_int_equal(sampler_init(&sampler, VOCAB, NULL), OK);
-    assert_int_equal(sampler_draw(&sampler, &p, NULL, 0, logits, &sample, &error), ERROR_INVALID);
+    assert_int_equal(draw(&p, NULL, 0, logits).token, -1);
+    p.temperature = 1;
+    p.n_logprobs = 2;
+    assert_int_equal(draw(&p, NULL, 0, logits).token, -1);
     logits[4] = INFINITY;
-    assert_int_equal(sampler_draw(&sampler, &p, NULL, 0, logits, &sample, &error), ERROR_INVALID);
-    sampler_done(&sampler);
+    assert_int_equal(draw(&p, NULL, 0, logits).token, -1);
+}
+
+static void banned_tokens_and_the_vocabularys_padding_are_not_drawn(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    fill_logits(logits);
+    logits[5] = 40;
+    logits[6] = 30;
+    struct sampling_params p = sampling_params_default();
+    int32_t banned[] = {5, VOCAB + 3};
+    struct logit_bias bias = {.token = VOCAB + 3, .bias = 100};
+    struct draw one = {.params = &p, .banned = banned, .n_banned = 2};
+    p.biases = &bias;
+    p.n_biases = 1;
+    assert_int_equal(draw_from(&one, logits).token, 6);
+}
+
+static void a_given_token_is_not_drawn_and_has_its_logprob(void **state)
+{
+    (void)state;
+    float logits[VOCAB];
+    fill_logits(logits);
+    double sum = 0;
+    for (int i = 0; i < VOCAB; i++)
+        sum += exp(logits[i]);
+    struct sampling_params p = sampling_params_default();
+    p.n_logprobs = 1;
+    struct sample s = draw_from(&(struct draw){.params = &p, .is_given = true, .given = 9}, logits);
+    assert_int_equal(s.token, 9);
+    assert_true(fabs(s.logprob - (logits[9] - log(sum))) < 1e-5);
+    assert_int_equal(s.n_top, 1);
+}
+
+/* Sixteen rows whose edits do not fit on the device together are drawn as one by one. */
+static void rows_whose_edits_do_not_fit_together_are_drawn_as_alone(void **state)
+{
+    (void)state;
+    enum { ROWS = 16 };
+    struct bench b;
+    struct sampler many;
+    struct buffer memory;
+    struct token_history histories[ROWS];
+    struct sampling_params params[ROWS];
+    struct draw draws[ROWS];
+    struct sample samples[ROWS];
+    float logits[ROWS][VOCAB];
+    bench_init(&b);
+    assert_int_equal(sampler_init(&many, b.device, VOCAB, ROWS, NULL), OK);
+    assert_int_equal(b.device->table->buffer_alloc(b.device, sizeof logits, &memory, NULL), OK);
+    for (int i = 0; i < ROWS; i++) {
+        fill_logits(logits[i]);
+        logits[i][i] += 3;
+        assert_int_equal(token_history_init(&histories[i], VOCAB, NULL), OK);
+        for (int k = 0; k < 5 * i; k++)
+            token_history_add(&histories[i], k * 7 % VOCAB, k % 2);
+        params[i] = sampling_params_default();
+        params[i].temperature = i % 3 ? 0.8f : 0;
+        params[i].presence_penalty = 0.7f;
+        params[i].repetition_penalty = 1.2f;
+        params[i].n_logprobs = i % 4 - 1;
+        draws[i] = (struct draw){.params = &params[i], .history = &histories[i], .position = i};
+    }
+    b.device->table->buffer_write(b.device, &memory, 0, logits, sizeof logits, NULL);
+    struct tensor rows = {&memory, 0, DTYPE_F32, ROWS, VOCAB, VOCAB};
+    assert_int_equal(sampler_prepare(&many, draws, ROWS, NULL), OK);
+    assert_true(many.end < ROWS);
+    assert_int_equal(sampler_draw(&many, b.device, &rows, samples, NULL), OK);
+    for (int i = 0; i < ROWS; i++) {
+        struct sample alone = bench_draw(&b, &draws[i], logits[i]);
+        assert_int_equal(samples[i].token, alone.token);
+        assert_true(samples[i].logprob == alone.logprob);
+        assert_int_equal(samples[i].n_top, i % 4 > 0 ? i % 4 - 1 : 0);
+        for (int k = 0; k < samples[i].n_top; k++)
+            assert_int_equal(samples[i].top[k].token, alone.top[k].token);
+        token_history_done(&histories[i]);
+    }
+    b.device->table->buffer_free(b.device, &memory);
+    sampler_done(&many);
+    bench_done(&b);
 }
 
 int main(void)
@@ -244,7 +356,10 @@ int main(void)
         cmocka_unit_test(penalties_follow_their_formulas),
         cmocka_unit_test(logprobs_are_of_the_raw_distribution),
         cmocka_unit_test(refuses_values_out_of_range_by_name),
-        cmocka_unit_test(logits_without_a_number_are_an_error),
+        cmocka_unit_test(logits_without_a_number_give_no_token),
+        cmocka_unit_test(banned_tokens_and_the_vocabularys_padding_are_not_drawn),
+        cmocka_unit_test(a_given_token_is_not_drawn_and_has_its_logprob),
+        cmocka_unit_test(rows_whose_edits_do_not_fit_together_are_drawn_as_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

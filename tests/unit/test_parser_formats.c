@@ -93,6 +93,20 @@ static void outputs_mean_the_messages_of_the_table_however_they_are_cut(void **s
     unload(&t);
 }
 
+/* Pushes a piece and compares its events, "r:TEXT c:TEXT b:NAME a:TEXT e:". */
+static void expect_events(struct output_parser *parser, const char *piece, const char *expected)
+{
+    assert_int_equal(output_parser_push(parser, piece, strlen(piece), false, NULL), OK);
+    struct str got = {0};
+    size_t n;
+    const struct parser_event *events = output_parser_events(parser, &n);
+    for (size_t k = 0; k < n; k++)
+        str_printf(&got, "%s%c:%.*s", k ? " " : "", "rcbae"[events[k].type], (int)events[k].len,
+                   events[k].text);
+    assert_string_equal(str_z(&got), expected);
+    str_done(&got);
+}
+
 /* Text that cannot be part of a tag must not wait for more; calls must stream. */
 static void text_is_reported_as_soon_as_it_is_certain(void **state)
 {
@@ -120,17 +134,34 @@ static void text_is_reported_as_soon_as_it_is_certain(void **state)
     assert_int_equal(
         output_parser_new(&config, "\n<think>\n", 9, json_get(&t.tree, "tools"), &parser, NULL),
         OK);
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
-        assert_int_equal(output_parser_push(parser, pieces[i], strlen(pieces[i]), false, NULL), OK);
-        struct str got = {0};
-        size_t n;
-        const struct parser_event *events = output_parser_events(parser, &n);
-        for (size_t k = 0; k < n; k++)
-            str_printf(&got, "%s%c:%.*s", k ? " " : "", "rcbae"[events[k].type], (int)events[k].len,
-                       events[k].text);
-        assert_string_equal(str_z(&got), expected[i]);
-        str_done(&got);
-    }
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        expect_events(parser, pieces[i], expected[i]);
+    assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
+    assert_int_equal(output_parser_n_ended_calls(parser), 1);
+    output_parser_free(parser);
+    unload(&t);
+}
+
+/* A string argument comes as it is written; a closing tag waits until it is known to be one. */
+static void glm_s_string_arguments_stream(void **state)
+{
+    (void)state;
+    struct table t = {0};
+    load(&t);
+    static const char *const pieces[] = {
+        "<tool_call>",   "write_", "file\n",       "<arg_key>content</arg_key>",
+        "\n<arg_value>", "one",    " two\n",       "</arg_val",
+        "ue>",           " three", "</arg_value>", "\n</tool_call>"};
+    static const char *const expected[] = {
+        "",        "",          "", "", "b:write_file a:{\"content\": ",
+        "a:\"one", "a: two\\n", "", "", "a:</arg_value> three",
+        "",        "a:\"} e:"};
+    struct parser_config config = {.reasoning = PARSER_REASONING_NONE, .tools = PARSER_TOOLS_GLM};
+    struct output_parser *parser;
+    assert_int_equal(output_parser_new(&config, "\n", 1, json_get(&t.tree, "tools"), &parser, NULL),
+                     OK);
+    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+        expect_events(parser, pieces[i], expected[i]);
     assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
     assert_int_equal(output_parser_n_ended_calls(parser), 1);
     output_parser_free(parser);
@@ -195,7 +226,7 @@ static void names_are_those_of_sglang(void **state)
     assert_string_equal(error.message,
                         "--tool-call-parser \"qwen3\" is not known; it can be auto, none, qwen25, "
                         "qwen, hermes, qwen3_coder, llama3, hunyuan, deepseekv3, deepseekv31, "
-                        "gpt-oss");
+                        "glm45, glm47, gpt-oss");
 }
 
 static void check_choice(const char *template, enum parser_reasoning reasoning,
@@ -217,7 +248,7 @@ static void the_chat_template_shows_the_format(void **state)
     check_choice("'<tool_call>\\n<function=' + tool_call.name", PARSER_REASONING_NONE,
                  PARSER_TOOLS_QWEN3_CODER);
     check_choice("<tool_call>{function-name}\n<arg_key> tool_call.name", PARSER_REASONING_NONE,
-                 PARSER_TOOLS_NONE);
+                 PARSER_TOOLS_GLM);
     check_choice("<|start|>assistant<|channel|>final<|message|>", PARSER_REASONING_GPT_OSS,
                  PARSER_TOOLS_GPT_OSS);
     check_choice("'<think>\\n' '</think>\\n<answer>\\n' '<tool_calls>['", PARSER_REASONING_HUNYUAN,
@@ -248,7 +279,7 @@ static void published_templates_show_their_format(void **state)
         {"meta-llama-Llama-3.2-3B-Instruct", PARSER_REASONING_NONE, PARSER_TOOLS_LLAMA3},
         {"openai-gpt-oss-120b", PARSER_REASONING_GPT_OSS, PARSER_TOOLS_GPT_OSS},
         {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", PARSER_REASONING_QWEN3, PARSER_TOOLS_DEEPSEEK},
-        {"GLM-4.6", PARSER_REASONING_QWEN3, PARSER_TOOLS_NONE},
+        {"GLM-4.6", PARSER_REASONING_QWEN3, PARSER_TOOLS_GLM},
         {"mistralai-Mistral-Nemo-Instruct-2407", PARSER_REASONING_NONE, PARSER_TOOLS_NONE}};
     const char *data = getenv("CSGL_TEST_DATA");
     int n = 0;
@@ -277,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_mean_the_messages_of_the_table_however_they_are_cut),
         cmocka_unit_test(text_is_reported_as_soon_as_it_is_certain),
+        cmocka_unit_test(glm_s_string_arguments_stream),
         cmocka_unit_test(bytes_that_are_not_utf8_become_replacement_characters),
         cmocka_unit_test(held_text_is_limited),
         cmocka_unit_test(names_are_those_of_sglang),

@@ -3,6 +3,7 @@
  * repeated token changes it. */
 #include "scheduler/scheduler.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +20,8 @@ enum {
     MAX_RUNNING = 8,
     CONTEXT = 400,
     MAX_LIVE = 64,
+    MAX_SCORED = 10,  /* after a step of 11 a prompt may end with a page */
+    SCORED_EVERY = 7, /* requests */
     EOS = 7
 };
 
@@ -41,12 +44,17 @@ static int32_t next_token(uint64_t hash)
     return (int32_t)(hash % VOCAB);
 }
 
+/* That of the token behind the row with this hash. */
+static float score_of(uint64_t hash, int32_t token)
+{
+    return -(float)(mix(hash, token) % 4096);
+}
+
 static enum status fake_run(void *context, const struct batch *b, const struct draw *draws,
                             struct sample *out, struct error *error)
 {
     struct fake *fake = context;
     int32_t wanted = 0;
-    (void)draws;
     fake->n_steps++;
     if (fake->fails)
         return error_set(error, ERROR_IO, "the device is gone");
@@ -60,8 +68,12 @@ static enum status fake_run(void *context, const struct batch *b, const struct d
                 hash = fake->held[pages[before / PAGE] * PAGE + before % PAGE];
             assert_int_equal(b->slots[0][t], pages[position / PAGE] * PAGE + position % PAGE);
             fake->held[b->slots[0][t]] = mix(hash, b->tokens[t]);
-            if (wanted < b->n_want && b->want[wanted] == t)
-                out[wanted++] = (struct sample){.token = next_token(fake->held[b->slots[0][t]])};
+            if (wanted == b->n_want || b->want[wanted] != t)
+                continue;
+            const struct draw *draw = &draws[wanted];
+            hash = fake->held[b->slots[0][t]];
+            int32_t token = draw->is_given ? draw->given : next_token(hash);
+            out[wanted++] = (struct sample){.token = token, .logprob = score_of(hash, token)};
         }
         assert_int_equal(b->positions[b->q_start[i + 1] - 1] + 1, b->kv_len[i]);
     }
@@ -75,6 +87,8 @@ struct live {
     uint64_t uid;
     int32_t prompt[CONTEXT], answer[CONTEXT];
     int32_t n_prompt, n_answer, n_seen, max_tokens;
+    bool is_scored;
+    int32_t n_told; /* of the prompt */
     enum finish_reason finish, expected_finish;
 };
 
@@ -83,7 +97,7 @@ struct world {
     struct kv_cache cache;
     struct scheduler *scheduler;
     struct live live[MAX_LIVE];
-    int n_finished, n_events;
+    int n_finished, n_events, n_scored;
 };
 
 static struct live *find_live(struct world *w, uint64_t uid)
@@ -112,6 +126,21 @@ static void expect_answer(struct live *l)
     l->expected_finish = FINISH_LENGTH;
 }
 
+/* Each token of the prompt once and in order, with what the tokens before it say. */
+static void check_score(struct live *l, const struct sample *sample)
+{
+    uint64_t hash = 1;
+    assert_true(l->is_scored && l->n_told < l->n_prompt && l->n_seen == 0);
+    for (int32_t i = 0; i < l->n_told; i++)
+        hash = mix(hash, l->prompt[i]);
+    assert_int_equal(sample->token, l->prompt[l->n_told]);
+    if (l->n_told == 0)
+        assert_true(isnan(sample->logprob));
+    else
+        assert_true(sample->logprob == score_of(hash, sample->token));
+    l->n_told++;
+}
+
 static void on_event(void *context, const struct token_event *event)
 {
     struct world *w = context;
@@ -119,8 +148,13 @@ static void on_event(void *context, const struct token_event *event)
     assert_non_null(l);
     assert_int_equal(l->finish, FINISH_NONE);
     w->n_events++;
+    if (event->is_prompt) {
+        check_score(l, event->sample);
+        return;
+    }
     if (event->sample) {
         assert_true(l->n_seen < l->n_answer);
+        assert_int_equal(l->n_told, l->is_scored ? l->n_prompt : 0);
         assert_int_equal(event->sample->token, l->answer[l->n_seen]);
         l->n_seen++;
     }
@@ -134,6 +168,7 @@ static void on_event(void *context, const struct token_event *event)
         assert_int_equal(event->n_prompt, l->n_prompt);
     }
     w->n_finished++;
+    w->n_scored += l->is_scored && l->n_told == l->n_prompt;
     l->uid = 0;
 }
 
@@ -153,6 +188,7 @@ static struct world *new_world(enum scheduler_policy policy, enum kv_cache_type 
                                         .max_running = MAX_RUNNING,
                                         .max_queue = MAX_LIVE,
                                         .max_prefill_length = max_prefill,
+                                        .max_scored = MAX_SCORED,
                                         .max_step_seconds = 10.0,
                                         .context_length = CONTEXT,
                                         .vocab_size = VOCAB,
@@ -180,7 +216,10 @@ static struct live *submit(struct world *w, uint64_t uid, int32_t n_shared, int3
     struct live *l = find_live(w, 0);
     if (!l)
         return NULL;
-    *l = (struct live){.uid = uid, .n_prompt = n_shared + n_own, .max_tokens = max_tokens};
+    *l = (struct live){.uid = uid,
+                       .n_prompt = n_shared + n_own,
+                       .max_tokens = max_tokens,
+                       .is_scored = uid % SCORED_EVERY == 0};
     for (int32_t i = 0; i < l->n_prompt; i++)
         l->prompt[i] = i < n_shared ? 100 + i % 50 : 10 + rand() % 900;
     if (l->max_tokens > CONTEXT - l->n_prompt)
@@ -190,6 +229,7 @@ static struct live *submit(struct world *w, uint64_t uid, int32_t n_shared, int3
                                 .ids = l->prompt,
                                 .n_ids = l->n_prompt,
                                 .params = sampling_params_default(),
+                                .scores_prompt = l->is_scored,
                                 .max_tokens = max_tokens};
     assert_int_equal(scheduler_submit(w->scheduler, &o, NULL), OK);
     return l;
@@ -231,11 +271,12 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
         }
         run_to_end(w);
         struct scheduler_figures f = scheduler_figures(w->scheduler);
-        printf("variant %d: %d requests, %llu steps, %llu preemptions, %llu cached tokens\n",
-               variant, w->n_finished, (unsigned long long)f.steps,
+        printf("variant %d: %d requests, %d scored, %llu steps, %llu preemptions, %llu cached "
+               "tokens\n",
+               variant, w->n_finished, w->n_scored, (unsigned long long)f.steps,
                (unsigned long long)f.preemptions, (unsigned long long)f.cached_tokens);
 
-        assert_true(f.preemptions > 10);
+        assert_true(f.preemptions > 10 && w->n_scored > 100);
         if (!(variant & 2))
             assert_true(f.cached_tokens > 1000);
         struct kv_counts counts = kv_cache_counts(&w->cache, 0);
@@ -255,6 +296,45 @@ static void identical_prompts_in_flight_are_computed_once(void **state)
     assert_int_equal(w->n_finished, 6);
     /* The shared 200 tokens once, and of each its own 5 and at most one page. */
     assert_true(f.prefill_tokens <= 200 + 6 * (5 + PAGE));
+    end_world(w);
+}
+
+/* One token is told before the first of the answer. */
+static void the_shortest_prompt_is_scored(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_PREFILL_FIRST, KV_CACHE_RADIX, 32);
+    submit(w, SCORED_EVERY, 0, 1, 3);
+    run_to_end(w);
+    assert_int_equal(w->n_scored, 1);
+    end_world(w);
+}
+
+/* They share the rows with logits that a step has, and leave one to each other request. */
+static void prompts_that_are_scored_together_push_nobody_out(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_MIXED, KV_CACHE_RADIX, 64);
+    for (uint64_t uid = 1; uid <= MAX_RUNNING; uid++)
+        submit(w, uid * SCORED_EVERY + (uid > 3), 0, 30, 5);
+    run_to_end(w);
+    assert_int_equal(w->n_scored, 3);
+    assert_int_equal(w->n_finished, MAX_RUNNING);
+    assert_int_equal(scheduler_figures(w->scheduler).preemptions, 0);
+    end_world(w);
+}
+
+/* All rows of a prompt are computed although the cache has them. */
+static void what_is_cached_is_scored_too(void **state)
+{
+    (void)state;
+    struct world *w = new_world(POLICY_MIXED, KV_CACHE_RADIX, 32);
+    submit(w, 1, 100, 1, 3);
+    run_to_end(w);
+    submit(w, SCORED_EVERY, 100, 1, 3);
+    run_to_end(w);
+    assert_int_equal(w->n_scored, 1);
+    assert_int_equal(scheduler_figures(w->scheduler).cached_tokens, 0);
     end_world(w);
 }
 
@@ -346,6 +426,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order_of_events_gives_every_request_its_answer),
         cmocka_unit_test(identical_prompts_in_flight_are_computed_once),
+        cmocka_unit_test(the_shortest_prompt_is_scored),
+        cmocka_unit_test(what_is_cached_is_scored_too),
+        cmocka_unit_test(prompts_that_are_scored_together_push_nobody_out),
         cmocka_unit_test(cancel_is_idempotent_at_every_stage),
         cmocka_unit_test(what_cannot_be_served_is_refused_with_a_sentence),
         cmocka_unit_test(a_failing_device_ends_its_requests),

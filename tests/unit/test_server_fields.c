@@ -194,14 +194,14 @@ static void prompts_have_four_shapes(void **state)
     } cases[] = {{"{\"prompt\":\"a\"}", 1, PROMPT_TEXT},
                  {"{\"prompt\":[\"a\",\"b\"]}", 2, PROMPT_TEXT},
                  {"{\"prompt\":[1,2,3]}", 1, PROMPT_IDS},
-                 {"{\"prompt\":[[1,2],[3]]}", 2, PROMPT_IDS}};
+                 {"{\"prompt\":[[1,2],[3]]}", 2, PROMPT_IDS},
+                 {"{\"prompt\":[[1,2]],\"echo\":true,\"logprobs\":1}", 1, PROMPT_IDS}};
     static const char *const bad[] = {"{\"prompt\":[]}",
                                       "{\"prompt\":[100]}",
                                       "{\"prompt\":[-1]}",
                                       "{\"prompt\":[[]]}",
                                       "{\"prompt\":{}}",
                                       "{\"prompt\":[1,\"a\"]}",
-                                      "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}",
                                       "{\"prompt\":[1],\"echo\":true}"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct request r;

@@ -361,6 +361,11 @@ static void a_gguf_vocabulary_becomes_a_tokenizer(void **state)
     assert_int_equal(tokenizer_load_vocab(&vocab, &t, &error), OK);
     ENCODES(t, "ab", ENCODE_ADD_SPECIAL, 0, 3);
     tokenizer_free(t);
+    vocab.add_eos = true;
+    vocab.eos_id = 6;
+    assert_int_equal(tokenizer_load_vocab(&vocab, &t, &error), OK);
+    ENCODES(t, "ab", ENCODE_ADD_SPECIAL, 0, 3, 6);
+    tokenizer_free(t);
     static const char *const known[] = {"qwen2", "llama-bpe", "gpt-2", "default", "gpt-4o", NULL};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         vocab.pre = known[i];

@@ -3,6 +3,7 @@
 #include "device/cpu/attention.h"
 
 #include "base/size.h"
+#include "device/cpu/attention_codes.h"
 #include "device/cpu/attention_plan.h"
 #include "device/cpu/cpu_device.h"
 #include "device/kv_layout.h"
@@ -49,7 +50,7 @@ enum status cpu_attention_reserve(struct device *device, const struct kv_layout 
 {
     struct cpu_device *cpu = cpu_device_of(device);
     int32_t dim = layout->head_dim;
-    enum status status = kv_layout_check(layout, n_q_heads, ATTENTION_MAX_DIM, "CPU", error);
+    enum status status = kv_layout_check(layout, n_q_heads, ATTENTION_MAX_DIM, true, "CPU", error);
     if (status != OK)
         return status;
     size_t bytes = cpu_attention_workspace(device, layout, n_q_heads, max_rows, max_sequences);
@@ -105,8 +106,12 @@ static struct attention_tile tile_of(const struct attention_run *run, int worker
 {
     size_t dim = (size_t)run->view.head_dim;
     char *next = run->workspace + run->space.scratch + (size_t)worker * run->space.scratch_bytes;
-    struct attention_tile tile = {.view = &run->view, .scale = run->args->scale * log2_e};
+    struct attention_tile tile = {.view = &run->view,
+                                  .dtype = run->view.dtype,
+                                  .scale = run->args->scale * log2_e};
     /* The widest first, so that all but the last few begin on a cache line. */
+    tile.expanded = (uint16_t *)(void *)next;
+    next += 2 * ATTENTION_BLOCK * dim * sizeof *tile.expanded;
     tile.q = (float *)(void *)next;
     tile.acc = tile.q + ATTENTION_TILE * dim;
     tile.scores = tile.acc + ATTENTION_TILE * dim;
@@ -137,6 +142,8 @@ static void fill_tile(const struct attention_run *run, const struct attention_ta
             tile->first[r * task->n_heads + h] = window > 0 && end > window ? end - window : 0;
         }
     }
+    for (int m = 0; kv_has_codes(&run->view) && m < tile->n; m++)
+        codes_turn(tile->q + (size_t)m * dim, run->view.head_dim);
 }
 
 static float *out_of(const struct attention_run *run, const struct attention_task *task, int m)
@@ -171,6 +178,8 @@ static void write_tile(const struct attention_run *run, const struct attention_t
         const float *acc = tile->acc + (size_t)m * (size_t)dim;
         for (int d = 0; d < dim; d++)
             out[d] = acc[d] * factor;
+        if (kv_has_codes(&run->view))
+            codes_turn(out, dim);
     }
 }
 
@@ -218,12 +227,24 @@ static void merge_parts(const struct attention_run *run, const struct attention_
         float factor = last_factor(run, task, m, base, sum);
         for (int d = 0; d < dim; d++)
             out[d] *= factor;
+        if (kv_has_codes(&run->view))
+            codes_turn(out, dim);
     }
+}
+
+/* Whether n vectors read codes as they lie. */
+static bool reads_codes(const struct attention_run *run, int n)
+{
+    const struct attention_kernels *kernels = run->kernels;
+    return kv_has_codes(&run->view) && run->is_rounded && kernels->coded &&
+           n <= kernels->coded_most && run->view.head_dim % kernels->coded_unit == 0;
 }
 
 static const struct attention_math *math_of(const struct attention_run *run, int n)
 {
     const struct attention_kernels *kernels = run->kernels;
+    if (reads_codes(run, n))
+        return kernels->coded;
     bool is_rounded = run->is_rounded && n >= kernels->rounded_least &&
                       run->view.head_dim % kernels->rounded_unit == 0 &&
                       run->view.head_dim <= kernels->rounded_most;
@@ -234,7 +255,9 @@ static void run_task(const struct attention_run *run, const struct attention_tas
 {
     struct attention_tile tile = tile_of(run, worker);
     fill_tile(run, task, &tile);
-    attention_tile_run(math_of(run, tile.n), &tile,
+    if (kv_has_codes(&run->view) && !reads_codes(run, tile.n))
+        tile.dtype = DTYPE_BF16;
+    attention_tile_run(run->kernels, math_of(run, tile.n), &tile,
                        tensor_at(&run->args->page_table, task->sequence), task->kv_head,
                        task->begin, task->end);
     if (task->slot < 0) {
@@ -297,7 +320,8 @@ void cpu_paged_attention(struct device *device, const struct paged_attention_arg
                                 .view = kv_view_of(layout, base),
                                 .kernels = cpu->attention,
                                 .workspace = cpu->workspace.host};
-    run.is_rounded = cpu->is_int8 && layout->dtype == DTYPE_BF16 && cpu->attention->rounded;
+    run.is_rounded = cpu->is_int8 && cpu->attention->rounded &&
+                     (layout->dtype == DTYPE_BF16 || kv_has_codes(&run.view));
     if (cpu->attention->exact && layout->page_size >= ATTENTION_PIECE)
         run_plan(cpu, &run);
     else

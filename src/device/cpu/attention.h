@@ -6,14 +6,18 @@
  * dot product adds up lie side by side, as vdpbf16ps and AMX want them: two dims of K, two tokens
  * of V.
  *
- *     K  f32, f16: [tokens/16][D][16]       bf16: [tokens/16][D/2][16][2]
- *     V  f32, f16: [tokens][D]              bf16: [tokens/2][D][2]
- */
+ *     K  f32, f16: [tokens/16][D][16]       bf16, int8, int4: [tokens/16][D/2][16][2]
+ *     V  f32, f16: [tokens][D]              bf16, int8, int4: [tokens/2][D][2]
+ *
+ * Codes are expanded to bf16 values, which have all of them exactly, a block at a time, and then
+ * read as bf16 pages are; the scales, [tokens][2] bf16 behind a head's V, multiply scores and
+ * probabilities. attention_codes.h says what codes mean. */
 #ifndef CSGL_DEVICE_CPU_ATTENTION_H
 #define CSGL_DEVICE_CPU_ATTENTION_H
 
 #include "device/ops.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -31,9 +35,15 @@ struct kv_view {
     char *base;
     int32_t page_size, head_dim;
     enum dtype dtype;
-    int32_t piece, pair; /* tokens a piece; 2 for bf16, else 1 */
-    size_t element, k_bytes, head_bytes, page_bytes;
+    int32_t piece, pair; /* tokens a piece; 1 for f32 and f16, else 2 */
+    size_t k_piece_bytes, v_piece_bytes;
+    size_t k_bytes, v_bytes, head_bytes, page_bytes;
 };
+
+static inline bool kv_has_codes(const struct kv_view *view)
+{
+    return view->dtype == DTYPE_I8 || view->dtype == DTYPE_I4;
+}
 
 /* Sizes only when `base` is NULL. */
 struct kv_view kv_view_of(const struct kv_layout *layout, char *base);
@@ -43,17 +53,28 @@ static inline char *kv_k_head(const struct kv_view *view, int32_t page, int32_t 
     return view->base + (size_t)page * view->page_bytes + (size_t)head * view->head_bytes;
 }
 
-/* The piece of K, and the row (bf16: pair of rows) of V, in which token `place` of a page lies. */
+/* The pieces of K and V in which token `place` of a page lies, and the scales of its piece. */
 static inline char *kv_k_piece(const struct kv_view *view, char *k, int32_t place)
 {
-    size_t piece = (size_t)(view->piece * view->head_dim) * view->element;
-    return k + (size_t)(place / view->piece) * piece;
+    return k + (size_t)(place / view->piece) * view->k_piece_bytes;
 }
 
+static inline char *kv_v_piece(const struct kv_view *view, char *k, int32_t place)
+{
+    return k + view->k_bytes + (size_t)(place / view->piece) * view->v_piece_bytes;
+}
+
+static inline uint16_t *kv_scales(const struct kv_view *view, char *k, int32_t place)
+{
+    char *scales = k + view->k_bytes + view->v_bytes;
+    return (uint16_t *)(void *)scales + 2 * (place / view->piece * view->piece);
+}
+
+/* Floats: the row (bf16: pair of rows) of V in which token `place` lies. */
 static inline char *kv_v_row(const struct kv_view *view, char *k, int32_t place)
 {
-    size_t rows = (size_t)(view->pair * view->head_dim) * view->element;
-    return k + view->k_bytes + (size_t)(place / view->pair) * rows;
+    size_t rows = (size_t)(view->pair * view->head_dim) * dtype_bytes(view->dtype);
+    return kv_v_piece(view, k, place) + (size_t)(place % view->piece / view->pair) * rows;
 }
 
 /* The query vectors of a task and what attention knows of them so far: in exact arithmetic
@@ -62,6 +83,7 @@ static inline char *kv_v_row(const struct kv_view *view, char *k, int32_t place)
  * the worker. */
 struct attention_tile {
     const struct kv_view *view;
+    enum dtype dtype; /* of what the kernels read: the pages' own, or BF16 if codes are expanded */
     int n;
     float scale;          /* from q k to scores, log2(e) included */
     float *q;             /* [n, D] */
@@ -73,6 +95,7 @@ struct attention_tile {
     float *sums;          /* [n, ATTENTION_LANES]: parts of sum while the blocks are walked */
     float *sum;           /* [n] */
     int32_t *first, *end; /* [n]: the places that a vector sees */
+    uint16_t *expanded;   /* a block's codes as bf16: K, then V; [2, ATTENTION_BLOCK, D] */
 };
 
 /* Up to ATTENTION_BLOCK tokens in a row, one KV head's. Only the tokens first <= i < end may be
@@ -81,6 +104,11 @@ struct attention_block {
     int32_t place; /* of token 0 */
     int first, end;
     const void *k[ATTENTION_PIECES], *v[ATTENTION_PIECES];
+    const uint16_t *scales[ATTENTION_PIECES]; /* of codes; NULL: none */
+    const struct attention_block *next; /* to be fetched meanwhile; NULL: nothing */
+    /* Of expanded codes, else NULL: [ATTENTION_BLOCK] scales, V's 0 for tokens that may not be used; and the
+     * shares of a piece's tokens in the scores behind them, if there are predictions. */
+    const float *k_scales, *v_scales, *shares;
 };
 
 /* The steps of a tile. */
@@ -100,6 +128,14 @@ struct attention_kernels {
      * dims are a multiple of `rounded_unit` and at most `rounded_most`. NULL: exact is used. */
     const struct attention_math *rounded;
     int rounded_least, rounded_unit, rounded_most;
+    /* As `rounded` on codes as they lie, for tiles of at most coded_most vectors whose dims are a
+     * multiple of coded_unit: expanding a block would cost more than the products. NULL: codes are
+     * always expanded. */
+    const struct attention_math *coded;
+    int coded_unit, coded_most;
+    /* n codes (a multiple of CODES_UNIT) of a dtype as bf16 values, in their order. The lines at the
+     * same places behind `next`, if not NULL, are fetched meanwhile. */
+    void (*expand)(enum dtype dtype, const void *codes, const void *next, uint16_t *to, int n);
     /* n values rounded to nearest even. */
     void (*round_f16)(const float *from, uint16_t *to, int n);
     void (*round_bf16)(const float *from, uint16_t *to, int n);
@@ -114,6 +150,8 @@ extern const struct attention_kernels attention_kernels_neon;
 
 /* Parts of the AVX-512 table that AMX shares. */
 extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;
+void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,
+                             int n);
 void attention_round_f16_avx512(const float *from, uint16_t *to, int n);
 void attention_round_bf16_avx512(const float *from, uint16_t *to, int n);
 
@@ -125,7 +163,8 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
 
 /* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
  * acc, base and sum. */
-void attention_tile_run(const struct attention_math *math, struct attention_tile *tile,
-                        const int32_t *pages, int32_t kv_head, int32_t begin, int32_t end);
+void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
+                        struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
+                        int32_t begin, int32_t end);
 
 #endif

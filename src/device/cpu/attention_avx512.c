@@ -2,6 +2,7 @@
  * rounded, K and V as stored) with f32 sums by vdpbf16ps, which reads K and V as they lie. */
 #include "device/cpu/vec_avx512.h"
 
+#include "device/cpu/attention_codes.h"
 #include "device/cpu/attention_vec.h"
 
 #include <string.h>
@@ -21,6 +22,11 @@ static void rounded_begin(struct attention_tile *tile)
     }
 }
 
+static inline __m128i load_codes(const void *p)
+{
+    return _mm_loadu_si128(p);
+}
+
 /* A pair of bf16 values in all lanes. */
 static inline __m512bh pair_at(const uint16_t *p)
 {
@@ -29,9 +35,44 @@ static inline __m512bh pair_at(const uint16_t *p)
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-ALWAYS_INLINE void score_pairs(int rows, struct attention_tile *tile,
+/* Bytes of a vector's 32 values. */
+ALWAYS_INLINE int vector_bytes(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 ? 64 : dtype == DTYPE_I8 ? 32 : CODES_UNIT_BYTES;
+}
+
+/* The bf16 values that codes stand for, twice. */
+static inline __m512i table_of_codes(void)
+{
+    __m512 values = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_codes(codes_values)));
+    return (__m512i)_mm512_cvtne2ps_pbh(values, values);
+}
+
+/* 32 values as bf16. */
+ALWAYS_INLINE __m512i load_values(enum dtype dtype, const void *p, __m512i table)
+{
+    if (dtype == DTYPE_BF16)
+        return _mm512_loadu_si512(p);
+    if (dtype == DTYPE_I8) {
+        __m256i codes = _mm256_loadu_si256(p);
+        __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(codes)));
+        __m512 b = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(codes, 1)));
+        return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    }
+    /* vpermw looks at five bits of each word: the table is there twice, so that the lowest bit of
+     * the code above does not matter. */
+    const __m512i shifts = _mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4)),
+        _mm256_setr_epi16(8, 8, 8, 8, 8, 8, 8, 8, 12, 12, 12, 12, 12, 12, 12, 12), 1);
+    __m512i words = _mm512_broadcast_i32x4(load_codes(p));
+    return _mm512_permutexvar_epi16(_mm512_srlv_epi16(words, shifts), table);
+}
+
+ALWAYS_INLINE void score_pairs(enum dtype dtype, int rows, struct attention_tile *tile,
                                const struct attention_block *block, int m)
 {
+    const int step = vector_bytes(dtype);
+    const __m512i table = table_of_codes();
     int dim = tile->view->head_dim;
     const uint16_t *q = tile->q16 + (size_t)m * (size_t)dim;
     vec sums[PAIR_ROWS][PAIR_VECS];
@@ -40,9 +81,12 @@ ALWAYS_INLINE void score_pairs(int rows, struct attention_tile *tile,
             sums[r][i] = vec_set(0);
     for (int d = 0; d < dim; d += 2) {
         __m512bh k[PAIR_VECS];
-        for (int i = 0; i < PAIR_VECS; i++)
-            k[i] =
-                (__m512bh)_mm512_loadu_si512((const uint16_t *)block->k[i] + d * ATTENTION_PIECE);
+        for (int i = 0; i < PAIR_VECS; i++) {
+            const char *at = (const char *)block->k[i] + d / 2 * step;
+            if (block->next && m == 0 && d / 2 * step % 64 == 0)
+                fetch_place(block->k[i], block->next->k[i], at);
+            k[i] = (__m512bh)load_values(dtype, at, table);
+        }
         for (int r = 0; r < rows; r++) {
             __m512bh pair = pair_at(q + r * dim + d);
             for (int i = 0; i < PAIR_VECS; i++)
@@ -55,30 +99,44 @@ ALWAYS_INLINE void score_pairs(int rows, struct attention_tile *tile,
             vec_store(out + r * ATTENTION_BLOCK + i * VEC_LANES, sums[r][i]);
 }
 
-static void rounded_scores(struct attention_tile *tile, const struct attention_block *block)
+ALWAYS_INLINE void scores_of(enum dtype dtype, struct attention_tile *tile,
+                             const struct attention_block *block)
 {
     int m = 0;
     for (; m + PAIR_ROWS <= tile->n; m += PAIR_ROWS)
-        score_pairs(PAIR_ROWS, tile, block, m);
+        score_pairs(dtype, PAIR_ROWS, tile, block, m);
     switch (tile->n - m) {
     case 1:
-        score_pairs(1, tile, block, m);
+        score_pairs(dtype, 1, tile, block, m);
         break;
     case 2:
-        score_pairs(2, tile, block, m);
+        score_pairs(dtype, 2, tile, block, m);
         break;
     case 3:
-        score_pairs(3, tile, block, m);
+        score_pairs(dtype, 3, tile, block, m);
         break;
     case 4:
-        score_pairs(4, tile, block, m);
+        score_pairs(dtype, 4, tile, block, m);
         break;
     case 5:
-        score_pairs(5, tile, block, m);
+        score_pairs(dtype, 5, tile, block, m);
         break;
     default:
         break;
     }
+}
+
+static void rounded_scores(struct attention_tile *tile, const struct attention_block *block)
+{
+    scores_of(DTYPE_BF16, tile, block);
+}
+
+static void coded_scores(struct attention_tile *tile, const struct attention_block *block)
+{
+    if (tile->dtype == DTYPE_I8)
+        scores_of(DTYPE_I8, tile, block);
+    else
+        scores_of(DTYPE_I4, tile, block);
 }
 
 /* 2^x within 8e-5, far below what rounding to bf16 does: minimax polynomial of degree 3 for the
@@ -94,7 +152,8 @@ static inline vec exp2_rough(vec x)
 }
 
 /* As softmax_row; probabilities are rounded to bf16, their sum is not. */
-static inline void rounded_softmax_row(struct attention_tile *tile, int m, uint64_t seen)
+static inline void rounded_softmax_row(struct attention_tile *tile,
+                                       const struct attention_block *block, int m, uint64_t seen)
 {
     enum { N = ATTENTION_BLOCK / VEC_LANES };
     const float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK;
@@ -114,28 +173,36 @@ static inline void rounded_softmax_row(struct attention_tile *tile, int m, uint6
     }
     for (int i = 0; i < N; i++)
         x[i] = exp2_rough(x[i]);
-    for (int i = 0; i < N; i += 2)
-        _mm512_storeu_si512(to + i * VEC_LANES, (__m512i)_mm512_cvtne2ps_pbh(x[i + 1], x[i]));
     vec sum = vec_add(vec_add(x[0], x[1]), vec_add(x[2], x[3]));
     vec_store(sums, vec_add(vec_load(sums), sum));
+    for (int i = 0; i < N && block->v_scales; i++)
+        x[i] = vec_mul(x[i], vec_load(block->v_scales + i * VEC_LANES));
+    for (int i = 0; i < N; i += 2)
+        _mm512_storeu_si512(to + i * VEC_LANES, (__m512i)_mm512_cvtne2ps_pbh(x[i + 1], x[i]));
 }
 
 static void rounded_softmax(struct attention_tile *tile, const struct attention_block *block)
 {
     for (int m = 0; m < tile->n; m++) {
         int lo, hi;
-        if (seen_tokens(tile, block, m, &lo, &hi))
-            rounded_softmax_row(tile, m, _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo);
-        else
+        if (!seen_tokens(tile, block, m, &lo, &hi)) {
             memset(tile->p16 + (size_t)m * ATTENTION_BLOCK, 0, ATTENTION_BLOCK * sizeof *tile->p16);
+            continue;
+        }
+        if (block->k_scales)
+            scale_scores(tile, block, m);
+        rounded_softmax_row(tile, block, m,
+                            _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo);
     }
 }
 
 /* As add_pairs. `halves` has a bit a value of V: those of tokens that may be used. */
-ALWAYS_INLINE void add_rounded_pairs(int rows, int vecs, struct attention_tile *tile,
+ALWAYS_INLINE void add_rounded_pairs(enum dtype dtype, int rows, int vecs, struct attention_tile *tile,
                                      const struct attention_block *block, struct strip strip,
                                      __mmask32 halves)
 {
+    const int step = vector_bytes(dtype);
+    const __m512i table = table_of_codes();
     int dim = tile->view->head_dim, d = strip.d;
     float *acc = tile->acc + (size_t)strip.m * (size_t)dim + d;
     const uint16_t *p = tile->p16 + (size_t)strip.m * ATTENTION_BLOCK;
@@ -145,11 +212,17 @@ ALWAYS_INLINE void add_rounded_pairs(int rows, int vecs, struct attention_tile *
             sums[r][i] =
                 vec_load_first(acc + r * dim + i * VEC_LANES, i + 1 < vecs ? VEC_LANES : strip.n);
     for (int pair = strip.pair; pair < strip.end; pair++) {
-        const uint16_t *v =
-            (const uint16_t *)block->v[pair / PIECE_PAIRS] + 2 * (pair % PIECE_PAIRS * dim + d);
+        const char *v = block->v[pair / PIECE_PAIRS];
+        const char *at = v + (pair % PIECE_PAIRS * dim + d) * step / VEC_LANES;
         __m512bh values[PAIR_VECS];
-        for (int i = 0; i < vecs; i++)
-            values[i] = (__m512bh)_mm512_maskz_loadu_epi16(halves, v + i * 2 * VEC_LANES);
+        for (int i = 0; i < vecs; i++, at += step) {
+            if (block->next && strip.m == 0 && i * step % 64 == 0)
+                fetch_place(v, block->next->v[pair / PIECE_PAIRS], at);
+            values[i] = (__m512bh)(dtype == DTYPE_BF16
+                                       ? _mm512_maskz_loadu_epi16(halves, at)
+                                       : _mm512_maskz_mov_epi16(halves,
+                                                                load_values(dtype, at, table)));
+        }
         for (int r = 0; r < rows; r++) {
             __m512bh both = pair_at(p + r * ATTENTION_BLOCK + 2 * pair);
             for (int i = 0; i < vecs; i++)
@@ -163,63 +236,90 @@ ALWAYS_INLINE void add_rounded_pairs(int rows, int vecs, struct attention_tile *
 }
 
 /* As add_block. */
-ALWAYS_INLINE void add_rounded_block(int rows, int vecs, struct attention_tile *tile,
+ALWAYS_INLINE void add_rounded_block(enum dtype dtype, int rows, int vecs, struct attention_tile *tile,
                                      const struct attention_block *block, struct strip strip)
 {
     int first = block->first, end = block->end;
     __mmask32 all = _bzhi_u32(UINT32_MAX, 2 * (unsigned)strip.n);
     strip.pair = (first + 1) / 2;
     strip.end = end / 2;
-    add_rounded_pairs(rows, vecs, tile, block, strip, all);
+    add_rounded_pairs(dtype, rows, vecs, tile, block, strip, all);
     strip.pair = first / 2;
     strip.end = strip.pair + first % 2;
     if (first % 2)
-        add_rounded_pairs(rows, vecs, tile, block, strip, all & 0xAAAAAAAA);
+        add_rounded_pairs(dtype, rows, vecs, tile, block, strip, all & 0xAAAAAAAA);
     strip.pair = end / 2;
     strip.end = strip.pair + end % 2;
     if (end % 2)
-        add_rounded_pairs(rows, vecs, tile, block, strip, all & 0x55555555);
+        add_rounded_pairs(dtype, rows, vecs, tile, block, strip, all & 0x55555555);
 }
 
-ALWAYS_INLINE void add_rounded_rows(int rows, struct attention_tile *tile,
+ALWAYS_INLINE void add_rounded_rows(enum dtype dtype, int rows, struct attention_tile *tile,
                                     const struct attention_block *block, int m)
 {
     int dim = tile->view->head_dim, d = 0;
     struct strip strip = {.m = m, .n = VEC_LANES};
     for (; d + PAIR_VECS * VEC_LANES <= dim; d += PAIR_VECS * VEC_LANES) {
         strip.d = d;
-        add_rounded_block(rows, PAIR_VECS, tile, block, strip);
+        add_rounded_block(dtype, rows, PAIR_VECS, tile, block, strip);
     }
     for (; d < dim; d += VEC_LANES) {
         strip.d = d;
         strip.n = dim - d < VEC_LANES ? dim - d : VEC_LANES;
-        add_rounded_block(rows, 1, tile, block, strip);
+        add_rounded_block(dtype, rows, 1, tile, block, strip);
+    }
+}
+
+ALWAYS_INLINE void sums_of(enum dtype dtype, struct attention_tile *tile,
+                           const struct attention_block *block)
+{
+    int m = 0;
+    for (; m + PAIR_ROWS <= tile->n; m += PAIR_ROWS)
+        add_rounded_rows(dtype, PAIR_ROWS, tile, block, m);
+    switch (tile->n - m) {
+    case 1:
+        add_rounded_rows(dtype, 1, tile, block, m);
+        break;
+    case 2:
+        add_rounded_rows(dtype, 2, tile, block, m);
+        break;
+    case 3:
+        add_rounded_rows(dtype, 3, tile, block, m);
+        break;
+    case 4:
+        add_rounded_rows(dtype, 4, tile, block, m);
+        break;
+    case 5:
+        add_rounded_rows(dtype, 5, tile, block, m);
+        break;
+    default:
+        break;
     }
 }
 
 static void rounded_accumulate(struct attention_tile *tile, const struct attention_block *block)
 {
-    int m = 0;
-    for (; m + PAIR_ROWS <= tile->n; m += PAIR_ROWS)
-        add_rounded_rows(PAIR_ROWS, tile, block, m);
-    switch (tile->n - m) {
-    case 1:
-        add_rounded_rows(1, tile, block, m);
-        break;
-    case 2:
-        add_rounded_rows(2, tile, block, m);
-        break;
-    case 3:
-        add_rounded_rows(3, tile, block, m);
-        break;
-    case 4:
-        add_rounded_rows(4, tile, block, m);
-        break;
-    case 5:
-        add_rounded_rows(5, tile, block, m);
-        break;
-    default:
-        break;
+    sums_of(DTYPE_BF16, tile, block);
+}
+
+static void coded_accumulate(struct attention_tile *tile, const struct attention_block *block)
+{
+    if (tile->dtype == DTYPE_I8)
+        sums_of(DTYPE_I8, tile, block);
+    else
+        sums_of(DTYPE_I4, tile, block);
+}
+
+void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,
+                             int n)
+{
+    const char *at = codes;
+    const __m512i table = table_of_codes();
+    for (int i = 0; i < n; i += 32, at += vector_bytes(dtype)) {
+        if (next && (at - (const char *)codes) % 64 == 0)
+            fetch_place(codes, next, at);
+        _mm512_storeu_si512(to + i, dtype == DTYPE_I8 ? load_values(DTYPE_I8, at, table)
+                                                      : load_values(DTYPE_I4, at, table));
     }
 }
 
@@ -244,11 +344,21 @@ const struct attention_math attention_rounded_avx512 = {.begin = rounded_begin,
                                                         .accumulate = rounded_accumulate,
                                                         .end = reduce_sums};
 
+static const struct attention_math coded_math = {.begin = rounded_begin,
+                                                 .scores = coded_scores,
+                                                 .softmax = rounded_softmax,
+                                                 .accumulate = coded_accumulate,
+                                                 .end = reduce_sums};
+
 const struct attention_kernels attention_kernels_avx512 = {.exact = &attention_exact_avx512,
                                                            .rounded = &attention_rounded_avx512,
                                                            .rounded_least = 1,
                                                            .rounded_unit = 2,
                                                            .rounded_most = ATTENTION_MAX_DIM,
+                                                           .coded = &coded_math,
+                                                           .coded_unit = VEC_LANES,
+                                                           .coded_most = PAIR_ROWS,
+                                                           .expand = attention_expand_avx512,
                                                            .round_f16 = attention_round_f16_avx512,
                                                            .round_bf16 =
                                                                attention_round_bf16_avx512};

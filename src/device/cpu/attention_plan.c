@@ -56,9 +56,11 @@ bool attention_space_of(const struct attention_shape *shape, struct attention_sp
     space->n_slots = (int32_t)slots;
     space->most_tasks = (int32_t)(tasks + slots);
     size_t n_tasks = (size_t)space->most_tasks;
-    /* q, acc: f32; q16: bf16; scores f32; p16 bf16; sums, base, sum, first, end: f32, i32. */
+    /* q, acc: f32; q16: bf16; scores f32; p16 bf16; sums, base, sum, first, end: f32, i32; expanded
+     * codes: bf16. */
     space->scratch_bytes = size_round_up(
-        ATTENTION_TILE * (dim * 10 + ATTENTION_BLOCK * 6 + (4 + ATTENTION_LANES) * sizeof(float)),
+        ATTENTION_TILE * (dim * 10 + ATTENTION_BLOCK * 6 + (4 + ATTENTION_LANES) * sizeof(float)) +
+            2 * ATTENTION_BLOCK * dim * sizeof(uint16_t),
         LINE);
     space->partial_bytes = size_round_up(ATTENTION_TILE * (dim + 2) * sizeof(float), LINE);
     return place_array(space, &space->tasks, n_tasks, sizeof(struct attention_task)) &&

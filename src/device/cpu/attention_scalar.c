@@ -1,10 +1,11 @@
 /* Attention's scalar twin: plain loops, double accumulation; it judges the other levels, and serves
  * pages too small for them. */
 #include "base/half.h"
-#include "device/cpu/attention.h"
+#include "device/cpu/attention_codes.h"
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static void round_f16(const float *from, uint16_t *to, int n)
 {
@@ -66,10 +67,21 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
     assert(dim <= ATTENTION_MAX_DIM);
     for (int d = 0; d < dim; d++)
         acc[d] = 0;
+    float turned[ATTENTION_MAX_DIM];
+    if (kv_has_codes(view)) {
+        memcpy(turned, q, (size_t)dim * sizeof *q);
+        codes_turn(turned, dim);
+        q = turned;
+    }
     for (int32_t place = first; place < end; place++) {
         char *k = kv_k_head(view, pages[place / view->page_size], kv_head);
         int32_t inside = place % view->page_size;
-        read_k(view, kv_k_piece(view, k, inside), inside % view->piece, values);
+        int lane = inside % view->piece;
+        if (kv_has_codes(view))
+            codes_read_k(view, kv_k_piece(view, k, inside), kv_scales(view, k, inside), lane,
+                         values);
+        else
+            read_k(view, kv_k_piece(view, k, inside), lane, values);
         double score = 0;
         for (int d = 0; d < dim; d++)
             score += (double)q[d] * (double)values[d];
@@ -81,10 +93,16 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
         }
         double p = exp(score - largest);
         sum = sum * shrink + p;
-        read_v(view, kv_v_row(view, k, inside), inside % view->pair, values);
+        if (kv_has_codes(view))
+            codes_read_v(view, kv_v_piece(view, k, inside), kv_scales(view, k, inside), lane,
+                         values);
+        else
+            read_v(view, kv_v_row(view, k, inside), inside % view->pair, values);
         for (int d = 0; d < dim; d++)
             acc[d] = acc[d] * shrink + p * (double)values[d];
     }
     for (int d = 0; d < dim; d++)
         out[d] = (float)(acc[d] / sum);
+    if (kv_has_codes(view))
+        codes_turn(out, dim);
 }

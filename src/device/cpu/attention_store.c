@@ -1,24 +1,34 @@
 /* The layout of a page and the way into it: kv_page_bytes, kv_store, kv_copy_page. */
 #include "device/cpu/attention.h"
+#include "device/cpu/attention_codes.h"
 #include "device/cpu/cpu_device.h"
 
 #include <assert.h>
 #include <string.h>
+
+static size_t values_bytes(enum dtype dtype, size_t n)
+{
+    return dtype == DTYPE_I8 || dtype == DTYPE_I4 ? codes_bytes(dtype, n) : n * dtype_bytes(dtype);
+}
 
 struct kv_view kv_view_of(const struct kv_layout *layout, char *base)
 {
     struct kv_view view = {.base = base,
                            .page_size = layout->page_size,
                            .head_dim = layout->head_dim,
-                           .dtype = layout->dtype,
-                           .element = dtype_bytes(layout->dtype)};
+                           .dtype = layout->dtype};
     int32_t size = layout->page_size;
     view.piece = size < ATTENTION_PIECE ? size : ATTENTION_PIECE;
-    view.pair = layout->dtype == DTYPE_BF16 ? 2 : 1;
-    size_t row = (size_t)layout->head_dim * view.element;
-    size_t v_rows = (size_t)(size < view.pair ? view.pair : size); /* a pair even for one token */
-    view.k_bytes = (size_t)size * row;
-    view.head_bytes = view.k_bytes + v_rows * row;
+    view.pair = layout->dtype == DTYPE_F32 || layout->dtype == DTYPE_F16 ? 1 : 2;
+    size_t dim = (size_t)layout->head_dim, n_pieces = (size_t)(size / view.piece);
+    size_t rows = (size_t)(size < view.pair ? view.pair : view.piece); /* a pair even for one */
+    view.k_piece_bytes = values_bytes(layout->dtype, (size_t)view.piece * dim);
+    view.v_piece_bytes = values_bytes(layout->dtype, rows * dim);
+    view.k_bytes = n_pieces * view.k_piece_bytes;
+    view.v_bytes = n_pieces * view.v_piece_bytes;
+    view.head_bytes = view.k_bytes + view.v_bytes;
+    if (kv_has_codes(&view))
+        view.head_bytes += (size_t)size * 2 * sizeof(uint16_t);
     view.page_bytes = view.head_bytes * (size_t)layout->n_heads;
     return view;
 }
@@ -125,8 +135,13 @@ static void store_rows(const struct store_run *run, int row, int n)
     for (int32_t head = 0; head < args->pages.layout.n_heads; head++) {
         char *page = kv_k_head(view, slot / view->page_size, head);
         tokens.piece = kv_k_piece(view, page, tokens.place);
-        tokens.row = kv_v_row(view, page, tokens.place);
-        if (view->dtype == DTYPE_F32)
+        if (!kv_has_codes(view))
+            tokens.row = kv_v_row(view, page, tokens.place);
+        if (kv_has_codes(view))
+            codes_store(view, tokens.k, tokens.k_stride, tokens.v, tokens.v_stride, n,
+                        tokens.place % view->piece, tokens.piece,
+                        kv_v_piece(view, page, tokens.place), kv_scales(view, page, tokens.place));
+        else if (view->dtype == DTYPE_F32)
             store_f32(view, &tokens);
         else if (view->dtype == DTYPE_F16)
             store_f16(run, &tokens);
@@ -149,13 +164,28 @@ static int run_length(const struct store_run *run, int row, int end)
     return n;
 }
 
+/* The first row from `row` on that may begin a task: codes of one piece share bytes, and each needs
+ * those before it. */
+static int task_border(const struct store_run *run, int row)
+{
+    const struct tensor *slots = &run->args->slots;
+    int n_rows = run->args->k.rows;
+    for (; kv_has_codes(&run->view) && row > 0 && row < n_rows; row++) {
+        int32_t slot = *(const int32_t *)tensor_at(slots, row);
+        if (slot % run->view.piece == 0 ||
+            slot != *(const int32_t *)tensor_at(slots, row - 1) + 1)
+            break;
+    }
+    return row;
+}
+
 static void store_task(void *context, int task, int worker)
 {
     (void)worker;
     const struct store_run *run = context;
     int64_t n_rows = run->args->k.rows;
-    int first = (int)(n_rows * task / run->n_tasks);
-    int end = (int)(n_rows * (task + 1) / run->n_tasks);
+    int first = task_border(run, (int)(n_rows * task / run->n_tasks));
+    int end = task_border(run, (int)(n_rows * (task + 1) / run->n_tasks));
     for (int row = first; row < end;) {
         int n = run_length(run, row, end);
         store_rows(run, row, n);

@@ -18,6 +18,12 @@ enum {
     PIECE_PAIRS = ATTENTION_PIECE / 2
 };
 
+/* Fetches into the second level what lies as far behind `next` as `at` behind `from`. */
+ALWAYS_INLINE void fetch_place(const void *from, const void *next, const void *at)
+{
+    __builtin_prefetch((const char *)next + ((const char *)at - (const char *)from), 0, 2);
+}
+
 /* Dims d and d + 1 (d even) of VEC_LANES tokens from `lane` of a piece of K. */
 ALWAYS_INLINE void load_k(enum dtype dtype, const void *piece, int lane, int d, vec *a, vec *b)
 {
@@ -84,9 +90,9 @@ ALWAYS_INLINE void score_all(enum dtype dtype, struct attention_tile *tile,
 
 static void exact_scores(struct attention_tile *tile, const struct attention_block *block)
 {
-    if (tile->view->dtype == DTYPE_F32)
+    if (tile->dtype == DTYPE_F32)
         score_all(DTYPE_F32, tile, block);
-    else if (tile->view->dtype == DTYPE_F16)
+    else if (tile->dtype == DTYPE_F16)
         score_all(DTYPE_F16, tile, block);
     else
         score_all(DTYPE_BF16, tile, block);
@@ -113,7 +119,8 @@ static inline void raise_base(struct attention_tile *tile, int m, float base)
 /* Probabilities of one vector that sees tokens lo .. hi-1 of the block, which are some. The base
  * need not be the largest score, only near enough that nothing overflows: while it holds, which is
  * nearly always, no maximum across lanes is taken and nothing is scaled. */
-static inline void softmax_row(struct attention_tile *tile, int m, int lo, int hi)
+static inline void softmax_row(struct attention_tile *tile, const struct attention_block *block,
+                               int m, int lo, int hi)
 {
     enum { N = ATTENTION_BLOCK / VEC_LANES };
     float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK;
@@ -136,9 +143,30 @@ static inline void softmax_row(struct attention_tile *tile, int m, int lo, int h
     }
     for (int i = 0; i < N; i++) {
         vec p = vec_keep(vec_exp2(x[i]), lo - i * VEC_LANES, hi - i * VEC_LANES, vec_set(0));
-        vec_store(scores + i * VEC_LANES, p);
+        vec weight = block->v_scales ? vec_mul(p, vec_load(block->v_scales + i * VEC_LANES)) : p;
+        vec_store(scores + i * VEC_LANES, weight);
         float *sum = sums + i * VEC_LANES % ATTENTION_LANES;
         vec_store(sum, vec_add(vec_load(sum), p));
+    }
+}
+
+/* The scores of vector m for codes: times their scales, and for each token the shares of those
+ * before it in its piece. */
+static inline void scale_scores(struct attention_tile *tile, const struct attention_block *block,
+                                int m)
+{
+    for (int i = 0; i < block->end; i += ATTENTION_PIECE) {
+        float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK + i, before = 0;
+        for (int lane = 0; lane < ATTENTION_PIECE; lane += VEC_LANES) {
+            vec x = vec_mul(vec_load(scores + lane), vec_load(block->k_scales + i + lane));
+            if (block->shares) {
+                vec share = vec_mul(x, vec_load(block->shares + lane));
+                vec up_to = vec_add(vec_prefix_sum(share), vec_set(before));
+                x = vec_add(x, vec_sub(up_to, share));
+                before += vec_sum(share);
+            }
+            vec_store(scores + lane, x);
+        }
     }
 }
 
@@ -167,7 +195,9 @@ static void exact_softmax(struct attention_tile *tile, const struct attention_bl
     for (int m = 0; m < tile->n; m++) {
         int lo, hi;
         if (seen_tokens(tile, block, m, &lo, &hi)) {
-            softmax_row(tile, m, lo, hi);
+            if (block->k_scales)
+                scale_scores(tile, block, m);
+            softmax_row(tile, block, m, lo, hi);
             continue;
         }
         float *scores = tile->scores + (size_t)m * ATTENTION_BLOCK;
@@ -291,9 +321,9 @@ ALWAYS_INLINE void accumulate_all(enum dtype dtype, struct attention_tile *tile,
 
 static void exact_accumulate(struct attention_tile *tile, const struct attention_block *block)
 {
-    if (tile->view->dtype == DTYPE_F32)
+    if (tile->dtype == DTYPE_F32)
         accumulate_all(DTYPE_F32, tile, block);
-    else if (tile->view->dtype == DTYPE_F16)
+    else if (tile->dtype == DTYPE_F16)
         accumulate_all(DTYPE_F16, tile, block);
     else
         accumulate_all(DTYPE_BF16, tile, block);

@@ -136,6 +136,7 @@ static const struct device_table cpu_table = {
     .gated_delta_reserve = cpu_gated_delta_reserve,
     .gated_delta_workspace = cpu_gated_delta_workspace,
     .state_slot_bytes = cpu_state_slot_bytes,
+    .sample_reserve = cpu_sample_reserve,
     .sync = cpu_sync,
     .close = cpu_close,
 };

@@ -96,6 +96,13 @@ enum status cpu_gated_delta_reserve(struct device *device, const struct state_la
                                     struct error *error);
 size_t cpu_gated_delta_workspace(struct device *device, const struct state_layout *layout);
 
+/* sample.c */
+void cpu_edit_logits(struct device *device, const struct edit_logits_args *args);
+void cpu_sample(struct device *device, const struct sample_args *args);
+void cpu_logprobs(struct device *device, const struct logprobs_args *args);
+enum status cpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
+                               struct error *error);
+
 /* conv1d.c */
 void cpu_conv1d_update(struct device *device, const struct conv1d_update_args *args);
 

@@ -13,9 +13,17 @@ enum {
     MAX_COLS =
         1 << 22, /* so that sums of products of codes stay far inside i32 and sizes in size_t */
     MAX_ROWS = 1 << 22, /* token rows of a step */
-    /* Quantized activations of one pass over the weights: half of a common second-level cache. */
-    PASS_BYTES = 1 << 20,
-    TASKS_PER_THREAD = 4
+    TASKS_PER_THREAD = 4,
+    /* A few rows are prepared by each thread for itself when there are so few threads: writing
+     * lines that another core has read costs four times the quantizing (docs/performance.md). */
+    OWN_INPUTS = 4,
+    OWN_INPUT_ROWS = TILE_ROWS_MAX,
+    /* Results of a call that no cache holds until they are read. */
+    STREAMED_BYTES = 1 << 17,
+    MIN_RANGES = 4, /* of a pass's blocks, so that a late thread is helped */
+    OWN_ROWS = 8,   /* a thread, for each thread, that are worth passes of its own */
+    /* Values of an input that are worth a barrier to prepare, and of a task. */
+    PREPARE_VALUES = 1 << 13
 };
 
 const struct linear_kernels *cpu_linear_kernels(enum cpu_isa isa)
@@ -267,8 +275,12 @@ size_t linear_input_bytes(const struct linear *linear, int32_t n_rows)
 static size_t workspace_bytes(const struct cpu_device *cpu, const struct linear *linear,
                               int32_t max_rows)
 {
-    size_t scratch = linear->scratch_bytes * (size_t)thread_pool_size(cpu->pool), total;
-    if (!size_add(linear_input_bytes(linear, max_rows), scratch, &total))
+    size_t n_threads = (size_t)thread_pool_size(cpu->pool), total;
+    size_t input = linear_input_bytes(linear, max_rows);
+    size_t own = n_threads * linear_input_bytes(linear, OWN_INPUT_ROWS);
+    if (n_threads <= OWN_INPUTS && own > input)
+        input = own;
+    if (!size_add(input, linear->scratch_bytes * n_threads, &total))
         return SIZE_MAX;
     return total > ALIGN ? total : ALIGN;
 }
@@ -382,17 +394,26 @@ void cpu_linear_free(struct device *device, struct linear *linear)
 
 /* --- the op ----------------------------------------------------------------------------------- */
 
+/* One worker's input. */
+struct own_input {
+    _Alignas(64) struct linear_input in;
+    bool is_prepared;
+};
+
 struct linear_run {
     const struct linear_kernels *kernels;
     const struct linear *linear;
     struct linear_input in;
+    struct own_input *own; /* [workers], or NULL: all read `in` */
     float *out;
     size_t stride;
     uint8_t *scratch; /* [workers][scratch_bytes] */
     /* Tasks: n_block_ranges a pass, passes of rows_per_pass rows (whole tiles). */
     int n_block_ranges;
     int32_t rows_per_pass;
-    int64_t tiles_per_task; /* of prepare_task */
+    /* Tasks of prepare_task: n_unit_ranges a tile. */
+    int n_unit_ranges;
+    bool is_streamed;
 };
 
 struct linear_input linear_input_make(const struct linear_kernels *kernels,
@@ -423,44 +444,65 @@ struct linear_input linear_input_make(const struct linear_kernels *kernels,
     return in;
 }
 
-/* Brings the inputs of whole tiles into the columns' order. */
+/* Brings some units of whole tiles into the columns' order. */
 static void order_inputs(const struct linear *linear, const struct linear_input *in,
-                         struct linear_range tiles)
+                         struct linear_range tiles, struct linear_range units)
 {
     int64_t end = tiles.end * in->tile_rows;
     for (int64_t row = tiles.first * in->tile_rows; row < end && row < in->n_rows; row++) {
         const float *from = in->unordered + (size_t)row * in->unordered_stride;
         float *to = (float *)(uintptr_t)in->x + (size_t)row * in->x_stride;
-        for (int32_t c = 0; c < linear->cols; c++)
+        for (int64_t c = units.first * UNIT; c < units.end * UNIT && c < linear->cols; c++)
             to[c] = from[linear->order[c]];
     }
 }
 
 void linear_input_prepare(const struct linear_kernels *kernels, const struct linear *linear,
-                          const struct linear_input *in, struct linear_range tiles)
+                          const struct linear_input *in, struct linear_range tiles,
+                          struct linear_range units)
 {
     if (linear->order)
-        order_inputs(linear, in, tiles);
+        order_inputs(linear, in, tiles, units);
     for (int mode = MODE_BF16; mode <= MODE_INT8; mode++)
         if (linear->needs[mode])
-            kernels->prepare(in, (enum linear_mode)mode, tiles);
+            kernels->prepare(in, (enum linear_mode)mode, tiles, units);
 }
 
 static void prepare_task(void *context, int task, int worker)
 {
     (void)worker;
     const struct linear_run *run = context;
-    int64_t n_tiles = ceil_div(run->in.n_rows, run->in.tile_rows);
-    struct linear_range tiles = {task * run->tiles_per_task, (task + 1) * run->tiles_per_task};
-    if (tiles.end > n_tiles)
-        tiles.end = n_tiles;
-    linear_input_prepare(run->kernels, run->linear, &run->in, tiles);
+    int64_t tile = task / run->n_unit_ranges, range = task % run->n_unit_ranges;
+    int64_t n_units = linear_n_units(&run->in);
+    struct linear_range units = {n_units * range / run->n_unit_ranges,
+                                 n_units * (range + 1) / run->n_unit_ranges};
+    linear_input_prepare(run->kernels, run->linear, &run->in, (struct linear_range){tile, tile + 1},
+                         units);
+}
+
+static void prepare_all(const struct linear_run *run, const struct linear_input *in)
+{
+    int64_t n_tiles = ceil_div(in->n_rows, in->tile_rows);
+    linear_input_prepare(run->kernels, run->linear, in, (struct linear_range){0, n_tiles},
+                         (struct linear_range){0, linear_n_units(in)});
+}
+
+static const struct linear_input *input_of(const struct linear_run *run, int worker)
+{
+    if (!run->own)
+        return &run->in;
+    struct own_input *own = &run->own[worker];
+    if (!own->is_prepared)
+        prepare_all(run, &own->in);
+    own->is_prepared = true;
+    return &own->in;
 }
 
 static void multiply_task(void *context, int task, int worker)
 {
     const struct linear_run *run = context;
     const struct linear *linear = run->linear;
+    const struct linear_input *in = input_of(run, worker);
     int64_t pass = task / run->n_block_ranges, range = task % run->n_block_ranges;
     int64_t first = linear->n_blocks * range / run->n_block_ranges;
     int64_t end = linear->n_blocks * (range + 1) / run->n_block_ranges;
@@ -471,58 +513,88 @@ static void multiply_task(void *context, int task, int worker)
         const struct linear_part *part = &linear->parts[i];
         struct linear_range blocks = {first > 0 ? first : 0,
                                       end < part->n_blocks ? end : part->n_blocks};
-        struct linear_output output = {.out = run->out + part->first_out, .stride = run->stride};
+        struct linear_output output = {.out = run->out + part->first_out,
+                                       .stride = run->stride,
+                                       .is_streamed = run->is_streamed};
         if (blocks.first < blocks.end)
-            run->kernels->multiply(part, &run->in, blocks, rows, &output,
+            run->kernels->multiply(part, in, blocks, rows, &output,
                                    run->scratch + (size_t)worker * linear->scratch_bytes);
         first -= part->n_blocks;
         end -= part->n_blocks;
     }
 }
 
-/* Passes whose activations stay in the second-level cache; more of them where there are too few
- * weight blocks to keep all threads busy. */
+/* Passes whose activations stay in the second-level cache. Threads that read the same activations
+ * take them from each other's caches, which may be far: with enough rows each thread has passes of
+ * its own, as long as the weights that all of them read then do not become the limit. */
 static void plan_tasks(struct linear_run *run, int n_threads)
 {
     int32_t n_rows = run->in.n_rows, tile = run->in.tile_rows;
-    int64_t most = PASS_BYTES / run->in.padded_cols / tile;
-    int64_t n_tiles = ceil_div(n_rows, tile), wanted = (int64_t)n_threads * TASKS_PER_THREAD;
+    int64_t most = (int64_t)run->kernels->pass_bytes / run->in.padded_cols / tile;
+    int64_t n_tiles = ceil_div(n_rows, tile), blocks = run->linear->n_blocks;
     int64_t n_passes = ceil_div(n_tiles, most < 1 ? 1 : most);
-    int64_t blocks = run->linear->n_blocks;
-    while (n_threads > 1 && blocks * n_passes < wanted && n_passes * 2 <= n_tiles)
-        n_passes *= 2;
+    if (n_rows >= (int64_t)OWN_ROWS * n_threads * n_threads && n_tiles >= n_threads)
+        n_passes = ceil_div(n_passes, n_threads) * n_threads;
     run->rows_per_pass = (int32_t)ceil_div(n_tiles, n_passes) * tile;
     n_passes = ceil_div(n_rows, run->rows_per_pass);
-    int64_t ranges = ceil_div(wanted, n_passes);
+    int64_t ranges = ceil_div((int64_t)n_threads * TASKS_PER_THREAD, n_passes);
+    ranges = ranges < MIN_RANGES ? MIN_RANGES : ranges;
     run->n_block_ranges = (int)(n_threads == 1 ? 1 : ranges < blocks ? ranges : blocks);
+}
+
+static bool has_forms(const struct linear *linear)
+{
+    return linear->needs[MODE_INT8] || linear->needs[MODE_BF16] || linear->order;
+}
+
+/* Fills the input's forms; a few rows are shared out by their columns. */
+static void prepare_input(struct linear_run *run, struct thread_pool *pool)
+{
+    int64_t n_tiles = ceil_div(run->in.n_rows, run->in.tile_rows);
+    int64_t values = (int64_t)run->in.n_rows * run->in.cols;
+    if (values < PREPARE_VALUES) {
+        prepare_all(run, &run->in);
+        return;
+    }
+    int64_t ranges = ceil_div(thread_pool_size(pool), n_tiles), n_units = linear_n_units(&run->in);
+    run->n_unit_ranges = (int)(ranges < n_units ? ranges : n_units);
+    thread_pool_run(pool, prepare_task, run, (int)n_tiles * run->n_unit_ranges);
 }
 
 void cpu_linear(struct device *device, const struct linear_args *args)
 {
     struct cpu_device *cpu = cpu_device_of(device);
     const struct linear *linear = args->linear;
-    if (args->x.rows == 0)
+    int32_t n_rows = args->x.rows;
+    if (n_rows == 0)
         return;
-    assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
-    assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
+    assert(n_rows <= linear->max_rows && args->x.cols == linear->cols);
+    assert(args->out.rows == n_rows && args->out.cols == linear->rows);
+    int n_threads = thread_pool_size(cpu->pool);
+    bool is_own = has_forms(linear) && n_threads <= OWN_INPUTS && n_rows <= OWN_INPUT_ROWS;
+    size_t input_bytes = linear_input_bytes(linear, n_rows);
     uint8_t *workspace = cpu->workspace.host;
+    struct own_input own[OWN_INPUTS];
     struct linear_run run = {
         .kernels = cpu->linears,
         .linear = linear,
-        .in = linear_input_make(cpu->linears, linear, tensor_at(&args->x, 0),
-                                (size_t)args->x.stride, args->x.rows, workspace),
         .out = tensor_at(&args->out, 0),
         .stride = (size_t)args->out.stride,
-        .scratch = workspace + linear_input_bytes(linear, args->x.rows),
+        .own = is_own ? own : NULL,
+        .scratch = workspace + input_bytes * (size_t)(is_own ? n_threads : 1),
+        .is_streamed = (int64_t)n_rows * linear->rows * (int64_t)sizeof(float) >= STREAMED_BYTES,
     };
-    plan_tasks(&run, thread_pool_size(cpu->pool));
-    if (linear->needs[MODE_INT8] || linear->needs[MODE_BF16] || linear->order) {
-        int64_t n_tiles = ceil_div(run.in.n_rows, run.in.tile_rows);
-        bool is_small = (int64_t)run.in.n_rows * run.in.cols < 1 << 14; /* not worth a barrier */
-        run.tiles_per_task = is_small ? n_tiles : 1;
-        int n_tasks = (int)ceil_div(n_tiles, run.tiles_per_task);
-        thread_pool_run(cpu->pool, prepare_task, &run, n_tasks);
+    run.in = linear_input_make(cpu->linears, linear, tensor_at(&args->x, 0), (size_t)args->x.stride,
+                               n_rows, workspace);
+    for (int i = 0; is_own && i < n_threads; i++) {
+        own[i].in =
+            linear_input_make(cpu->linears, linear, tensor_at(&args->x, 0), (size_t)args->x.stride,
+                              n_rows, workspace + (size_t)i * input_bytes);
+        own[i].is_prepared = false;
     }
-    int64_t n_passes = ceil_div(run.in.n_rows, run.rows_per_pass);
+    plan_tasks(&run, n_threads);
+    if (has_forms(linear) && !is_own)
+        prepare_input(&run, cpu->pool);
+    int64_t n_passes = ceil_div(n_rows, run.rows_per_pass);
     thread_pool_run(cpu->pool, multiply_task, &run, (int)n_passes * run.n_block_ranges);
 }

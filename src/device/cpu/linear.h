@@ -14,7 +14,7 @@
  *   2 bits     byte j*64.. holds the pairs of q(4j) .. q(4j+3), lowest first, j < 2
  *   1 bit      64 bytes: bit i is that of q(i)
  *
- * A span is the codes of its 2 units, then the levels of both:
+ * A span is the levels of its 2 units, then the codes of both, so that it is read in order:
  *
  *   SCALE      f16 scales [2 units][16 rows]
  *   SCALE_BIAS f16 [2 units][scale, bias][16 rows]
@@ -75,7 +75,8 @@ enum {
     SPAN = 64,       /* columns */
     UNIT = 32,       /* columns */
     SUPER_SPANS = 4, /* spans under one super scale */
-    TILE_ROWS_MAX = 16
+    TILE_ROWS_MAX = 16,
+    LINEAR_PASS_BYTES = 1 << 20 /* half of a common second-level cache */
 };
 
 enum linear_packing {
@@ -133,7 +134,7 @@ static inline bool is_grouped(enum linear_packing packing)
     return levels == LEVELS_GROUP_BIAS || levels == LEVELS_GROUP;
 }
 
-/* Of both units of a span, behind their codes. */
+/* Of both units of a span, before their codes. */
 static inline int level_bytes_of(enum linear_packing packing)
 {
     enum linear_levels levels = packing_shapes[packing].levels;
@@ -241,6 +242,7 @@ struct linear_output {
     float *out;
     size_t stride; /* between token rows */
     int64_t row, col;
+    bool is_streamed; /* so many that they should pass the caches by, where a kernel can */
 };
 
 static inline float *linear_output_at(const struct linear_output *output, int64_t row, int64_t col)
@@ -256,10 +258,12 @@ struct linear_kernels {
     bool is_raw; /* keeps rows as they lie in the file */
     /* The H for calls of n_rows rows. */
     int32_t (*tile_rows)(int32_t n_rows);
-    /* Fills the form of `mode` for whole tiles [tiles.first, tiles.end); rows past n_rows are zero.
-     */
-    void (*prepare)(const struct linear_input *in, enum linear_mode mode,
-                    struct linear_range tiles);
+    /* Bytes of the activations' codes that a pass over the weights may have: what stays in the
+     * second-level cache beside the weights. */
+    size_t pass_bytes;
+    /* Fills the form of `mode` for some units of whole tiles; rows past n_rows are zero. */
+    void (*prepare)(const struct linear_input *in, enum linear_mode mode, struct linear_range tiles,
+                    struct linear_range units);
     /* Bytes that one worker's `scratch` needs for this part. */
     size_t (*scratch_bytes)(const struct linear_part *part);
     /* All rows of whole tiles times whole blocks. Scratch is aligned to 64 bytes. */
@@ -305,13 +309,14 @@ size_t linear_input_bytes(const struct linear *linear, int32_t n_rows);
 struct linear_input linear_input_make(const struct linear_kernels *kernels,
                                       const struct linear *linear, const float *x, size_t x_stride,
                                       int32_t n_rows, uint8_t *at);
-/* Fills the forms of whole tiles. */
+/* Fills the forms of some units of whole tiles. */
 void linear_input_prepare(const struct linear_kernels *kernels, const struct linear *linear,
-                          const struct linear_input *in, struct linear_range tiles);
+                          const struct linear_input *in, struct linear_range tiles,
+                          struct linear_range units);
 
 /* linear_scalar.c: the definition of the int8 form, used by levels without vector code for it. */
 void linear_prepare_scalar(const struct linear_input *in, enum linear_mode mode,
-                           struct linear_range tiles);
+                           struct linear_range tiles, struct linear_range units);
 
 extern const struct linear_kernels linear_kernels_scalar;
 extern const struct linear_kernels linear_kernels_avx2;

@@ -11,7 +11,7 @@ enum {
     MIN_ROWS = 10, /* a tile with fewer rows goes to VNNI */
     UNIT_CODES = UNIT * BLOCK_ROWS,
     UNIT_LEVELS = 2 * BLOCK_ROWS,
-    /* Units whose products are kept in memory before they are added up. */
+    /* Units whose products are kept in memory before they are added up: whole spans. */
     RUN_UNITS = 6,
     /* Blocks whose expanded weights are held at once, so that results of one row come in longer
      * pieces, as long as they stay in the first-level cache. */
@@ -125,12 +125,44 @@ ALWAYS_INLINE void add_sums(bool has_bias, const int32_t *sums, __m512 scale, __
     }
 }
 
-/* One tile of 16 rows times one panel. `sums` has room for RUN_UNITS units of two groups. */
-ALWAYS_INLINE void multiply_panel(bool has_halves, bool has_bias, const struct panel *panel,
-                                  int n_units, const int8_t *x, const float *sx, int32_t *sums,
+/* The same of a span under one scale and one bias: sums and sx of its two units. */
+ALWAYS_INLINE void add_span_sums(const int32_t *sums, __m512 scale, __m512 bias, const float *sx,
+                                 __m512 acc[TILE_ROWS_MAX])
+{
+    const int32_t *next = sums + TILE_VALUES;
+    for (int r = 0; r < TILE_ROWS_MAX; r++, sx++) {
+        __m512 both = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * BLOCK_ROWS)),
+                                    _mm512_set1_ps(*sx));
+        both = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(next + r * BLOCK_ROWS)),
+                               _mm512_set1_ps(sx[2 * TILE_ROWS_MAX]), both);
+        __m512 codes =
+            _mm512_add_ps(_mm512_set1_ps(sx[TILE_ROWS_MAX]), _mm512_set1_ps(sx[3 * TILE_ROWS_MAX]));
+        acc[r] = _mm512_fmadd_ps(scale, both, acc[r]);
+        acc[r] = _mm512_fmadd_ps(bias, codes, acc[r]);
+    }
+}
+
+/* What lies under the scales of a part. */
+enum group_kind { GROUP_UNIT, GROUP_UNIT_BIAS, GROUP_HALF, GROUP_SPAN_BIAS };
+
+static enum group_kind group_kind_of(const struct linear_part *part)
+{
+    if (is_grouped(part->packing) && part->group_spans > 0)
+        return GROUP_SPAN_BIAS;
+    return has_halves(part->packing)      ? GROUP_HALF
+           : has_unit_bias(part->packing) ? GROUP_UNIT_BIAS
+                                          : GROUP_UNIT;
+}
+
+/* One tile of 16 rows times one panel; `kind` is a constant. `sums` has room for RUN_UNITS units of
+ * two groups. */
+ALWAYS_INLINE void multiply_panel(enum group_kind kind, const struct panel *panel, int n_units,
+                                  const int8_t *x, const float *sx, int32_t *sums,
                                   __m512 acc[TILE_ROWS_MAX])
 {
-    int groups = has_halves ? 2 : 1; /* a unit */
+    const bool has_bias = kind == GROUP_UNIT_BIAS || kind == GROUP_SPAN_BIAS;
+    const int groups = kind == GROUP_HALF ? 2 : 1; /* a unit */
+    const int step = kind == GROUP_SPAN_BIAS ? 2 : 1;
     for (int r = 0; r < TILE_ROWS_MAX; r++)
         acc[r] = _mm512_setzero_ps();
     for (int first = 0; first < n_units; first += RUN_UNITS) {
@@ -139,13 +171,17 @@ ALWAYS_INLINE void multiply_panel(bool has_halves, bool has_bias, const struct p
             multiply_tiles(!has_bias, x + first * TILE_ROWS_MAX * UNIT + g * UNIT / 2,
                            panel->codes + first * UNIT_CODES + g * UNIT_CODES / 2, n,
                            sums + g * RUN_UNITS * TILE_VALUES);
-        for (int u = 0; u < n; u++)
+        for (int u = 0; u < n; u += step)
             for (int g = 0; g < groups; g++) {
                 const float *levels = panel->levels + (first + u) * UNIT_LEVELS;
-                add_sums(has_bias, sums + (u + g * RUN_UNITS) * TILE_VALUES,
-                         _mm512_load_ps(levels + g * BLOCK_ROWS),
-                         _mm512_load_ps(levels + BLOCK_ROWS), sx + (first + u) * 2 * TILE_ROWS_MAX,
-                         acc);
+                const float *sx_unit = sx + (first + u) * 2 * TILE_ROWS_MAX;
+                const int32_t *sums_unit = sums + (u + g * RUN_UNITS) * TILE_VALUES;
+                __m512 scale = _mm512_load_ps(levels + g * BLOCK_ROWS);
+                __m512 bias = _mm512_load_ps(levels + BLOCK_ROWS);
+                if (kind == GROUP_SPAN_BIAS)
+                    add_span_sums(sums_unit, scale, bias, sx_unit, acc);
+                else
+                    add_sums(has_bias, sums_unit, scale, bias, sx_unit, acc);
             }
     }
 }
@@ -161,12 +197,20 @@ static void multiply_tile(const struct linear_part *part, const struct linear_in
     const int8_t *x = in->codes + at * UNIT;
     const float *sx = in->levels + at * 2;
     __m512 acc[TILE_ROWS_MAX];
-    if (has_halves(part->packing))
-        multiply_panel(true, false, panel, n_units, x, sx, sums, acc);
-    else if (has_unit_bias(part->packing))
-        multiply_panel(false, true, panel, n_units, x, sx, sums, acc);
-    else
-        multiply_panel(false, false, panel, n_units, x, sx, sums, acc);
+    switch (group_kind_of(part)) {
+    case GROUP_UNIT:
+        multiply_panel(GROUP_UNIT, panel, n_units, x, sx, sums, acc);
+        break;
+    case GROUP_UNIT_BIAS:
+        multiply_panel(GROUP_UNIT_BIAS, panel, n_units, x, sx, sums, acc);
+        break;
+    case GROUP_HALF:
+        multiply_panel(GROUP_HALF, panel, n_units, x, sx, sums, acc);
+        break;
+    case GROUP_SPAN_BIAS:
+        multiply_panel(GROUP_SPAN_BIAS, panel, n_units, x, sx, sums, acc);
+        break;
+    }
     store_rows(part, block, row, n, output, acc);
 }
 
@@ -203,7 +247,7 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
                 struct panel panel = panel_at(part, scratch, block - first);
                 struct linear_range tile = {row, row + n};
                 if (is_vnni_tile(part, in, row / TILE_ROWS_MAX))
-                    linear_avx512_int8(part, in, block, tile, output);
+                    linear_avx512_int8(part, in, block, tile, row == rows.first, output);
                 else
                     multiply_tile(part, in, &panel, block, row, (int)n, output);
             }
@@ -292,10 +336,12 @@ static void multiply(const struct linear_part *part, const struct linear_input *
     else
         for (int64_t block = blocks.first; block < blocks.end; block++)
             linear_avx512_float(part, in, block, rows, output);
+    finish_stores(output);
 }
 
 const struct linear_kernels linear_kernels_amx = {
     .tile_rows = tile_rows,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_avx512,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

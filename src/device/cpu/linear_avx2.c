@@ -185,7 +185,7 @@ ALWAYS_INLINE struct f32x16 scale_e4m3(const uint8_t *p, struct f32x16 by)
 ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing, const struct walk *walk,
                                              int u)
 {
-    const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
+    const uint8_t *p = walk->at + u * level_bytes_of(packing) / 2;
     struct unit_levels out = {0};
     switch (packing_shapes[packing].levels) {
     case LEVELS_SCALE:
@@ -239,7 +239,7 @@ ALWAYS_INLINE __m256i add_field(__m256i codes, __m256i plane, int mask, int from
 ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct walk *walk, int u, int h,
                               __m256i codes[UNIT_WORDS])
 {
-    const uint8_t *p = walk->at + u * unit_bytes_of(packing) + 32 * h;
+    const uint8_t *p = walk->at + level_bytes_of(packing) + u * unit_bytes_of(packing) + 32 * h;
     const int bits = packing_shapes[packing].bits;
     if (bits == 8) {
         for (int i = 0; i < UNIT_WORDS; i++)
@@ -578,6 +578,7 @@ static size_t scratch_bytes(const struct linear_part *part)
 
 const struct linear_kernels linear_kernels_avx2 = {
     .tile_rows = tile_rows,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_scalar,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

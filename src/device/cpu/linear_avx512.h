@@ -40,12 +40,25 @@ ALWAYS_INLINE void prefetch_weights(const uint8_t *at, int bytes)
         _mm_prefetch((const char *)(address + (uintptr_t)line), _MM_HINT_T0);
 }
 
-/* For n rows (a constant) that meet the weights at once. One or two are bound by memory. Under the
- * products of more, requests from the first-level cache would fill its few miss buffers and hold up
- * the activations: the second level asks, from further away. */
-ALWAYS_INLINE void prefetch_for_rows(int n, const uint8_t *at, int bytes)
+/* Whether so few products follow a line of weights that memory alone bounds n rows. */
+ALWAYS_INLINE bool is_bound_by_memory(int n, int bits)
 {
-    if (n <= 2) {
+    return n <= 2 || (n <= 4 && bits >= 8);
+}
+
+/* Whether to ask for weights ahead of n rows. AMD's own streams are the fastest where memory alone
+ * bounds, and requests of ours get in their way (docs/performance.md); Intel's are not. */
+ALWAYS_INLINE bool wants_prefetch(int n, int bits)
+{
+    return !is_bound_by_memory(n, bits) || !__builtin_cpu_is("amd");
+}
+
+/* For n rows (a constant) that meet weights of some bits at once. Under the products of many rows
+ * requests from the first-level cache would fill its few miss buffers and hold up the activations:
+ * the second level asks, from further away. */
+ALWAYS_INLINE void prefetch_for_rows(int n, int bits, const uint8_t *at, int bytes)
+{
+    if (is_bound_by_memory(n, bits)) {
         prefetch_weights(at, bytes);
         return;
     }
@@ -136,40 +149,39 @@ ALWAYS_INLINE __m512i add_field(__m512i codes, __m512i plane, int mask, int from
                                      _mm512_set1_epi8((char)(mask << to)), codes, AND_OR);
 }
 
-/* Unsigned codes of unit u of the current span: 8 registers of 4 columns x 16 rows. */
+/* Unsigned codes of word i (4 columns x 16 rows) of unit u of the current span. */
+ALWAYS_INLINE __m512i load_word(enum linear_packing packing, const struct span_walk *walk, int u,
+                                int i)
+{
+    const uint8_t *p = walk->at + level_bytes_of(packing) + u * unit_bytes_of(packing);
+    const int bits = packing_shapes[packing].bits;
+    if (bits == 8)
+        return _mm512_loadu_si512(p + 64 * i);
+    __m512i codes = _mm512_setzero_si512();
+    if (bits & 4) {
+        codes = _mm512_loadu_si512(p + 64 * (i % 4));
+        codes = _mm512_and_si512(i < 4 ? codes : _mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15));
+        p += 256;
+    }
+    if (bits & 2) {
+        codes = add_field(codes, _mm512_loadu_si512(p + 64 * (i / 4)), 3, 2 * (i % 4), bits & 4);
+        p += 128;
+    }
+    if (bits & 1)
+        codes = add_field(codes, _mm512_loadu_si512(p), 1, i, bits & 6);
+    if (!has_table(packing))
+        return codes;
+    const __m512i table =
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
+    return _mm512_shuffle_epi8(table, codes);
+}
+
+/* All words of the unit. */
 ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct span_walk *walk, int u,
                               __m512i codes[UNIT_WORDS])
 {
-    const uint8_t *p = walk->at + u * unit_bytes_of(packing);
-    const int bits = packing_shapes[packing].bits;
-    if (bits == 8) {
-        for (int i = 0; i < UNIT_WORDS; i++)
-            codes[i] = _mm512_loadu_si512(p + 64 * i);
-        return;
-    }
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int i = 0; i < 4; i++) {
-        __m512i both = bits & 4 ? _mm512_loadu_si512(p + 64 * i) : _mm512_setzero_si512();
-        codes[i] = _mm512_and_si512(both, low);
-        codes[i + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-    }
-    p += bits & 4 ? 256 : 0;
-    for (int j = 0; j < 2 && bits & 2; j++, p += 64) {
-        __m512i pairs = _mm512_loadu_si512(p);
-        for (int f = 0; f < 4; f++)
-            codes[4 * j + f] = add_field(codes[4 * j + f], pairs, 3, 2 * f, bits & 4);
-    }
-    if (bits & 1) {
-        __m512i singles = _mm512_loadu_si512(p);
-        for (int i = 0; i < UNIT_WORDS; i++)
-            codes[i] = add_field(codes[i], singles, 1, i, bits & 6);
-    }
-    if (!has_table(packing))
-        return;
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table_of(packing)));
     for (int i = 0; i < UNIT_WORDS; i++)
-        codes[i] = _mm512_shuffle_epi8(table, codes[i]);
+        codes[i] = load_word(packing, walk, u, i);
 }
 
 /* The levels of one unit: `second` is the bias, or, for groups of 16, the second group's scale.
@@ -226,7 +238,7 @@ ALWAYS_INLINE void load_nibbles(const uint8_t *p, __m512 *scale, __m512 *minimum
 ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
                                              const struct span_walk *walk, int u)
 {
-    const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
+    const uint8_t *p = walk->at + u * level_bytes_of(packing) / 2;
     const __m512 zero = _mm512_setzero_ps();
     struct unit_levels levels = {zero, zero, {zero, zero}};
     switch (packing_shapes[packing].levels) {
@@ -271,7 +283,8 @@ ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing,
     return levels;
 }
 
-/* Results of n rows, 16 outputs each; lanes past the part's last row are dropped. */
+/* Results of n rows, 16 outputs each; lanes past the part's last row are dropped. Streamed ones
+ * need finish_stores before another thread may read them. */
 ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int64_t row, int n,
                               const struct linear_output *output, const __m512 *y)
 {
@@ -280,8 +293,19 @@ ALWAYS_INLINE void store_rows(const struct linear_part *part, int64_t block, int
     float *to = linear_output_at(output, row, block * BLOCK_ROWS);
     __m512 bias =
         part->bias ? _mm512_loadu_ps(part->bias + block * BLOCK_ROWS) : _mm512_setzero_ps();
+    if (output->is_streamed && mask == 0xFFFF && ((uintptr_t)to | 4 * output->stride) % 64 == 0) {
+        for (int i = 0; i < n; i++, to += output->stride)
+            _mm512_stream_ps(to, part->bias ? _mm512_add_ps(y[i], bias) : y[i]);
+        return;
+    }
     for (int i = 0; i < n; i++, to += output->stride)
         _mm512_mask_storeu_ps(to, mask, part->bias ? _mm512_add_ps(y[i], bias) : y[i]);
+}
+
+ALWAYS_INLINE void finish_stores(const struct linear_output *output)
+{
+    if (output->is_streamed)
+        _mm_sfence();
 }
 
 ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
@@ -289,13 +313,13 @@ ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
     return part->padded_cols / SPAN;
 }
 
-/* linear_avx512.c: rows [rows.first, rows.end) of one tile at most, int8 activations. */
+/* linear_avx512.c: int8 activations. `is_first`: no rows before these have met the block. */
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows,
+                        int64_t block, struct linear_range rows, bool is_first,
                         const struct linear_output *output);
 /* linear_quantize_avx512.c */
 void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,
-                           struct linear_range tiles);
+                           struct linear_range tiles, struct linear_range units);
 /* linear_float_avx512.c: f32 and bf16 activations. */
 void linear_avx512_float(const struct linear_part *part, const struct linear_input *in,
                          int64_t block, struct linear_range rows,
@@ -304,7 +328,7 @@ void linear_avx512_float(const struct linear_part *part, const struct linear_inp
 void linear_avx512_fp8(const struct linear_part *part, const struct linear_input *in, int64_t block,
                        struct linear_range rows, const struct linear_output *output);
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows,
+                        int64_t block, struct linear_range rows, bool is_first,
                         const struct linear_output *output);
 
 #endif

@@ -168,13 +168,14 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
                                  const uint16_t *x, size_t height, bool is_first, __m512 *out)
 {
     const uint8_t *w = part->data + (size_t)block * part->block_bytes;
+    const bool prefetches = is_first && wants_prefetch(n, 16);
     __m512 acc[BF16_ROWS][2];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i][0] = acc[i][1] = _mm512_setzero_ps();
     for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
-        if (is_first)
-            prefetch_for_rows(n, w, UNIT * BLOCK_ROWS * 2);
+        if (prefetches)
+            prefetch_for_rows(n, 16, w, UNIT * BLOCK_ROWS * 2);
 #pragma GCC unroll 16
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;
@@ -219,7 +220,8 @@ static const bf16_kernel bf16_kernels[BF16_ROWS + 1] = {NULL,
                                                         multiply_bf16_8};
 
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows, const struct linear_output *output)
+                        int64_t block, struct linear_range rows, bool is_first,
+                        const struct linear_output *output)
 {
     size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
     for (int64_t row = rows.first; row < rows.end;) {
@@ -228,7 +230,7 @@ void linear_avx512_bf16(const struct linear_part *part, const struct linear_inpu
             (const uint16_t *)in->rounded + (tile * n_units * height + place) * UNIT;
         __m512 y[BF16_ROWS];
         int n = rows.end - row < BF16_ROWS ? (int)(rows.end - row) : BF16_ROWS;
-        bf16_kernels[n](part, block, x, height, row == rows.first, y);
+        bf16_kernels[n](part, block, x, height, is_first && row == rows.first, y);
         store_rows(part, block, row, n, output, y);
         row += n;
     }

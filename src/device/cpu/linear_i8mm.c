@@ -2,6 +2,7 @@
 
 const struct linear_kernels linear_kernels_i8mm = {
     .tile_rows = tile_rows,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_neon,
     .scratch_bytes = scratch_bytes,
     .multiply = multiply,

@@ -23,7 +23,7 @@ void linear_neon_float(const struct linear_part *part, const struct linear_input
                        struct linear_range rows, const struct linear_output *output);
 /* linear_quantize_neon.c */
 void linear_prepare_neon(const struct linear_input *in, enum linear_mode mode,
-                         struct linear_range tiles);
+                         struct linear_range tiles, struct linear_range units);
 
 /* --- levels ----------------------------------------------------------------------------------- */
 
@@ -220,7 +220,7 @@ ALWAYS_INLINE void load_nibbles(const struct walk *walk, const uint8_t *p, struc
 ALWAYS_INLINE struct unit_levels load_levels(enum linear_packing packing, const struct walk *walk,
                                              int u)
 {
-    const uint8_t *p = walk->at + 2 * unit_bytes_of(packing) + u * level_bytes_of(packing) / 2;
+    const uint8_t *p = walk->at + u * level_bytes_of(packing) / 2;
     struct unit_levels out = {0};
     switch (packing_shapes[packing].levels) {
     case LEVELS_SCALE:
@@ -275,7 +275,7 @@ ALWAYS_INLINE uint8x16_t add_field(uint8x16_t codes, uint8x16_t plane, int mask,
 ALWAYS_INLINE void load_codes(enum linear_packing packing, const struct walk *walk, int u, int h,
                               uint8x16_t codes[UNIT_WORDS])
 {
-    const uint8_t *p = walk->at + u * unit_bytes_of(packing) + 16 * h;
+    const uint8_t *p = walk->at + level_bytes_of(packing) + u * unit_bytes_of(packing) + 16 * h;
     const int bits = packing_shapes[packing].bits;
     if (bits == 8) {
         for (int i = 0; i < UNIT_WORDS; i++)

@@ -268,6 +268,7 @@ static uint8_t *pack_chunk(const struct linear_part *part, const struct chunk *f
 {
     enum linear_packing packing = part->packing;
     int bits = packing_shapes[packing].bits, unit_bytes = unit_bytes_of(packing);
+    int level_bytes = level_bytes_of(packing);
     for (int s = 0; s * SPAN < from->cols; s++) {
         if (is_super(packing) && s % SUPER_SPANS == 0) {
             memset(to, 0, SUPER_BYTES);
@@ -279,8 +280,9 @@ static uint8_t *pack_chunk(const struct linear_part *part, const struct chunk *f
             to = pack_group(part, from, s, to);
         for (int row = 0; row < BLOCK_ROWS; row++) {
             for (int u = 0; u < 2; u++)
-                pack_codes(bits, from->codes[row] + s * SPAN + u * UNIT, row, to + u * unit_bytes);
-            pack_levels(packing, from, s, row, to + 2 * unit_bytes);
+                pack_codes(bits, from->codes[row] + s * SPAN + u * UNIT, row,
+                           to + level_bytes + u * unit_bytes);
+            pack_levels(packing, from, s, row, to);
         }
         to += span_bytes_of(packing);
     }

@@ -73,14 +73,15 @@ ALWAYS_INLINE __m256i narrow(struct unit_codes unit)
     return _mm256_set_m128i(_mm512_cvtepi32_epi8(unit.high), _mm512_cvtepi32_epi8(unit.low));
 }
 
-static void quantize_rows(const struct linear_input *in, int64_t tile)
+static void quantize_rows(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     int32_t n_units = linear_n_units(in);
     size_t height = (size_t)in->tile_rows;
     for (size_t r = 0; r < height; r++) {
-        for (int32_t u = 0; u < n_units; u++) {
+        for (int64_t u = units.first; u < units.end; u++) {
             size_t at = (size_t)(tile * n_units + u) * height;
-            struct unit_codes unit = quantize(values_at(in, tile * in->tile_rows + (int64_t)r, u));
+            struct unit_codes unit =
+                quantize(values_at(in, tile * in->tile_rows + (int64_t)r, (int32_t)u));
             __m256i codes = narrow(unit);
             int32_t low, high;
             sum_codes(codes, &low, &high);
@@ -173,16 +174,17 @@ ALWAYS_INLINE void quantize_unit_of_16(const float *x, size_t stride, const stru
     _mm512_storeu_si512(in->sums + at * 3 + 32, _mm512_sub_epi32(zero, last));
 }
 
-static void quantize_tile_of_16(const struct linear_input *in, int64_t tile)
+static void quantize_tile_of_16(const struct linear_input *in, int64_t tile,
+                                struct linear_range units)
 {
     int64_t row = tile * TILE_ROWS_MAX;
-    for (int32_t u = 0; u < linear_n_units(in); u++) {
+    for (int64_t u = units.first; u < units.end; u++) {
         const float *x = in->x + (size_t)row * in->x_stride + (size_t)u * UNIT;
         size_t stride = in->x_stride;
         float edge[TILE_ROWS_MAX * UNIT];
         if (row + TILE_ROWS_MAX > in->n_rows || (u + 1) * UNIT > in->cols) {
             for (int r = 0; r < TILE_ROWS_MAX; r++) {
-                struct unit_values values = values_at(in, row + r, u);
+                struct unit_values values = values_at(in, row + r, (int32_t)u);
                 _mm512_storeu_ps(edge + r * UNIT, values.low);
                 _mm512_storeu_ps(edge + r * UNIT + 16, values.high);
             }
@@ -194,21 +196,21 @@ static void quantize_tile_of_16(const struct linear_input *in, int64_t tile)
     }
 }
 
-static void quantize_tile(const struct linear_input *in, int64_t tile)
+static void quantize_tile(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     if (in->tile_rows == TILE_ROWS_MAX)
-        quantize_tile_of_16(in, tile);
+        quantize_tile_of_16(in, tile, units);
     else
-        quantize_rows(in, tile);
+        quantize_rows(in, tile, units);
 }
 
-static void round_tile(const struct linear_input *in, int64_t tile)
+static void round_tile(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     int32_t n_units = linear_n_units(in);
     size_t height = (size_t)in->tile_rows;
     for (size_t r = 0; r < height; r++) {
-        for (int32_t u = 0; u < n_units; u++) {
-            struct unit_values x = values_at(in, tile * in->tile_rows + (int64_t)r, u);
+        for (int64_t u = units.first; u < units.end; u++) {
+            struct unit_values x = values_at(in, tile * in->tile_rows + (int64_t)r, (int32_t)u);
             uint16_t *to =
                 (uint16_t *)in->rounded + ((size_t)(tile * n_units + u) * height + r) * UNIT;
             __m512bh both = _mm512_cvtne2ps_pbh(x.high, x.low);
@@ -218,12 +220,12 @@ static void round_tile(const struct linear_input *in, int64_t tile)
 }
 
 void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,
-                           struct linear_range tiles)
+                           struct linear_range tiles, struct linear_range units)
 {
     for (int64_t tile = tiles.first; tile < tiles.end; tile++) {
         if (mode == MODE_INT8)
-            quantize_tile(in, tile);
+            quantize_tile(in, tile, units);
         else
-            round_tile(in, tile);
+            round_tile(in, tile, units);
     }
 }

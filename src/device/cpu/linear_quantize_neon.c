@@ -34,15 +34,15 @@ static float quantize_unit(const float *x, int8_t *codes, int32_t sums[2])
     return max / 127.0f;
 }
 
-static void quantize_tile(const struct linear_input *in, int64_t tile)
+static void quantize_tile(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     int32_t n_units = linear_n_units(in);
     size_t height = (size_t)in->tile_rows;
     for (size_t r = 0; r < height; r++) {
         int64_t row = tile * in->tile_rows + (int64_t)r;
-        for (int32_t u = 0; u < n_units; u++) {
+        for (int64_t u = units.first; u < units.end; u++) {
             size_t at = (size_t)(tile * n_units + u) * height;
-            int n = row >= in->n_rows ? 0 : in->cols - u * UNIT;
+            int n = row >= in->n_rows ? 0 : in->cols - (int)u * UNIT;
             float edge[UNIT] = {0};
             const float *x = edge;
             if (n >= UNIT)
@@ -62,12 +62,12 @@ static void quantize_tile(const struct linear_input *in, int64_t tile)
 }
 
 void linear_prepare_neon(const struct linear_input *in, enum linear_mode mode,
-                         struct linear_range tiles)
+                         struct linear_range tiles, struct linear_range units)
 {
     if (mode != MODE_INT8) {
-        linear_prepare_scalar(in, mode, tiles);
+        linear_prepare_scalar(in, mode, tiles, units);
         return;
     }
     for (int64_t tile = tiles.first; tile < tiles.end; tile++)
-        quantize_tile(in, tile);
+        quantize_tile(in, tile, units);
 }

@@ -38,14 +38,14 @@ static void quantize_unit(const float *x, int n, int8_t *codes, float *scale, in
     sums[0] = sums[1] + sums[2];
 }
 
-static void quantize_tile(const struct linear_input *in, int64_t tile)
+static void quantize_tile(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     int32_t height = in->tile_rows, n_units = linear_n_units(in);
-    for (int32_t unit = 0; unit < n_units; unit++) {
+    for (int64_t unit = units.first; unit < units.end; unit++) {
         size_t at = (size_t)(tile * n_units + unit) * (size_t)height;
         for (int32_t r = 0; r < height; r++) {
             int64_t row = tile * height + r;
-            int n = row >= in->n_rows ? 0 : in->cols - unit * UNIT;
+            int n = row >= in->n_rows ? 0 : in->cols - (int)unit * UNIT;
             n = n < 0 ? 0 : n > UNIT ? UNIT : n;
             const float *x = n ? in->x + (size_t)row * in->x_stride + unit * UNIT : NULL;
             float scale;
@@ -59,24 +59,26 @@ static void quantize_tile(const struct linear_input *in, int64_t tile)
     }
 }
 
-static void round_tile(const struct linear_input *in, int64_t tile)
+static void round_tile(const struct linear_input *in, int64_t tile, struct linear_range units)
 {
     for (int64_t row = tile * in->tile_rows; row < (tile + 1) * in->tile_rows; row++) {
         float *to = (float *)in->rounded + (size_t)row * (size_t)in->padded_cols;
-        memset(to, 0, (size_t)in->padded_cols * sizeof *to);
-        for (int32_t k = 0; row < in->n_rows && k < in->cols; k++)
-            to[k] = f32_from_bf16(bf16_from_f32(in->x[(size_t)row * in->x_stride + (size_t)k]));
+        for (int64_t k = units.first * UNIT; k < units.end * UNIT; k++) {
+            bool is_there = row < in->n_rows && k < in->cols;
+            float x = is_there ? in->x[(size_t)row * in->x_stride + (size_t)k] : 0.0f;
+            to[k] = f32_from_bf16(bf16_from_f32(x));
+        }
     }
 }
 
 void linear_prepare_scalar(const struct linear_input *in, enum linear_mode mode,
-                           struct linear_range tiles)
+                           struct linear_range tiles, struct linear_range units)
 {
     for (int64_t tile = tiles.first; tile < tiles.end; tile++) {
         if (mode == MODE_INT8)
-            quantize_tile(in, tile);
+            quantize_tile(in, tile, units);
         else
-            round_tile(in, tile);
+            round_tile(in, tile, units);
     }
 }
 
@@ -173,6 +175,7 @@ static void multiply_scalar(const struct linear_part *part, const struct linear_
 const struct linear_kernels linear_kernels_scalar = {
     .is_raw = true,
     .tile_rows = tile_rows_scalar,
+    .pass_bytes = LINEAR_PASS_BYTES,
     .prepare = linear_prepare_scalar,
     .scratch_bytes = scratch_bytes_scalar,
     .multiply = multiply_scalar,

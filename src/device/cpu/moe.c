@@ -313,6 +313,11 @@ static struct linear_range all_tiles(const struct linear_input *in)
     return (struct linear_range){0, (in->n_rows + in->tile_rows - 1) / in->tile_rows};
 }
 
+static struct linear_range all_units(const struct linear_input *in)
+{
+    return (struct linear_range){0, linear_n_units(in)};
+}
+
 static void gather_task(void *context, int task, int worker)
 {
     (void)worker;
@@ -322,7 +327,8 @@ static void gather_task(void *context, int task, int worker)
     for (int32_t i = g->first; g->n > 1 && i < g->first + g->n; i++)
         memcpy(run->x + (size_t)i * hidden, tensor_at(&run->args->x, run->rows[i]),
                hidden * sizeof(float));
-    linear_input_prepare(run->cpu->linears, g->expert->gate_up, &g->x, all_tiles(&g->x));
+    linear_input_prepare(run->cpu->linears, g->expert->gate_up, &g->x, all_tiles(&g->x),
+                         all_units(&g->x));
 }
 
 static void prepare_act_task(void *context, int task, int worker)
@@ -330,7 +336,8 @@ static void prepare_act_task(void *context, int task, int worker)
     (void)worker;
     const struct moe_run *run = context;
     const struct group *g = &run->groups[task];
-    linear_input_prepare(run->cpu->linears, g->expert->down, &g->act, all_tiles(&g->act));
+    linear_input_prepare(run->cpu->linears, g->expert->down, &g->act, all_tiles(&g->act),
+                         all_units(&g->act));
 }
 
 static void for_groups(struct moe_run *run, thread_task task, int32_t cols)

@@ -21,13 +21,17 @@ struct row_kernels {
     float (*sum_exp)(const float *x, int n, float max);
     /* out += scale * x */
     void (*add_scaled)(const float *x, float scale, float *out, int n);
+    /* out = e^((x - max) * inverse), max the largest x: the same bits at every level where that is
+     * e^-100 or more. Below it and for a NaN, out is no more than e^-100, or a NaN. */
+    void (*weigh)(const float *x, float max, float inverse, float *out, int n);
 };
 
 /* The table of a file that names its kernels as the members are named. */
 #define ROW_KERNELS                                                                                \
     {                                                                                              \
         .rms_norm = rms_norm, .rotate = rotate, .silu_mul = silu_mul, .sigmoid_mul = sigmoid_mul,  \
-        .clamped_swiglu = clamped_swiglu, .sum_exp = sum_exp, .add_scaled = add_scaled             \
+        .clamped_swiglu = clamped_swiglu, .sum_exp = sum_exp, .add_scaled = add_scaled,            \
+        .weigh = weigh                                                                             \
     }
 
 /* One table a file; those of an instruction set exist where it does. */

@@ -69,4 +69,23 @@ static void add_scaled(const float *x, float scale, float *out, int n)
         out[i] = (float)((double)x[i] * (double)scale + (double)out[i]);
 }
 
+/* vec_exp of vec_*.h, one by one: all of its values in f32, so that the bits are those of every
+ * other level. */
+static void weigh(const float *x, float max, float inverse, float *out, int n)
+{
+    static const float log2_e = 1.442695022e+00f, log2_e_rest = 1.925962991e-08f;
+    static const float terms[] = {1.340664381e-03f, 9.617692984e-03f, 5.550310551e-02f,
+                                  2.402265278e-01f, 6.931472150e-01f, 1.0f};
+    for (int i = 0; i < n; i++) {
+        float v = (x[i] - max) * inverse;
+        v = v >= -100.0f ? v : -100.0f;
+        float power = rintf(v * log2_e);
+        float r = fmaf(v, log2_e_rest, fmaf(v, log2_e, -power));
+        float p = 1.559467468e-04f;
+        for (int k = 0; k < 6; k++)
+            p = fmaf(p, r, terms[k]);
+        out[i] = ldexpf(p, (int)power);
+    }
+}
+
 const struct row_kernels row_kernels_scalar = ROW_KERNELS;

@@ -122,4 +122,14 @@ static void add_scaled(const float *x, float scale, float *out, int n)
     }
 }
 
+static void weigh(const float *x, float max, float inverse, float *out, int n)
+{
+    vec most = vec_set(max), factor = vec_set(inverse);
+    for (int i = 0; i < n; i += VEC_LANES) {
+        int some = n - i < VEC_LANES ? n - i : VEC_LANES;
+        vec distance = vec_sub(vec_load_first(x + i, some), most);
+        vec_store_first(out + i, vec_exp(vec_mul(distance, factor)), some);
+    }
+}
+
 #endif

@@ -133,6 +133,15 @@ static inline float vec_sum(vec v)
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
+/* Of each lane and all before it. */
+static inline vec vec_prefix_sum(vec v)
+{
+    v = vec_add(v, (vec)_mm256_slli_si256((__m256i)v, 4));
+    v = vec_add(v, (vec)_mm256_slli_si256((__m256i)v, 8));
+    vec low = _mm256_permute_ps(v, 0xFF); /* the last of each half in all of it */
+    return vec_add(v, _mm256_permute2f128_ps(low, low, 0x08));
+}
+
 static inline float vec_largest(vec v)
 {
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -118,6 +118,16 @@ static inline float vec_sum(vec v)
     return _mm512_reduce_add_ps(v);
 }
 
+/* Of each lane and all before it. */
+static inline vec vec_prefix_sum(vec v)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    v = vec_add(v, (vec)_mm512_alignr_epi32((__m512i)v, zero, 15));
+    v = vec_add(v, (vec)_mm512_alignr_epi32((__m512i)v, zero, 14));
+    v = vec_add(v, (vec)_mm512_alignr_epi32((__m512i)v, zero, 12));
+    return vec_add(v, (vec)_mm512_alignr_epi32((__m512i)v, zero, 8));
+}
+
 static inline float vec_largest(vec v)
 {
     return _mm512_reduce_max_ps(v);

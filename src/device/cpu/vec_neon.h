@@ -141,6 +141,14 @@ static inline float vec_sum(vec v)
     return vaddvq_f32(v);
 }
 
+/* Of each lane and all before it. */
+static inline vec vec_prefix_sum(vec v)
+{
+    const vec zero = vdupq_n_f32(0);
+    v = vaddq_f32(v, vextq_f32(zero, v, 3));
+    return vaddq_f32(v, vextq_f32(zero, v, 2));
+}
+
 static inline float vec_largest(vec v)
 {
     return vmaxvq_f32(v);

@@ -1,9 +1,10 @@
 /* The driver for NVIDIA GPUs: the CUDA driver API, opened at run time, so that building needs
- * neither its headers nor a GPU. Kernels are the fat binaries that cmake/cuda.cmake had nvcc make
- * of src/kernels: machine code for some architectures and PTX, which the driver compiles for the
- * others. One context and one stream a GPU; a fault is sticky, as CUDA's are. */
-#include "device/gpu/cuda_kernels.h"
-#include "device/gpu/driver.h"
+ * neither its headers nor a GPU. One context and one stream a GPU, so that what is dispatched or
+ * written runs in order; a fault is sticky, as CUDA's are. */
+#include "device/gpu/cuda_api.h"
+
+#include "base/log.h"
+#include "base/system.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -11,73 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Types and values of cuda.h that this file uses. */
-typedef unsigned long long cuda_address;
-typedef void *cuda_handle;
 enum {
-    CUDA_OK = 0,
-    CUDA_OUT_OF_MEMORY = 2,
-    CUDA_MAX_THREADS = 1, /* CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK */
-    CUDA_CAPABILITY_MAJOR = 75,
-    CUDA_STREAM_NON_BLOCKING = 1,
-    MIN_CAPABILITY = 8 /* what the kernels are written for: sm_80 */
+    MIN_CAPABILITY = 80,   /* what the kernels are written for: sm_80 */
+    EARLY_CAPABILITY = 90, /* from Hopper on a kernel may be started before the last one ends */
+    STAGING_BYTES = 8 << 20,
+    MAX_COPY = 1 << 20 /* so that filling the staging memory and copying from it overlap */
 };
 
-/* name, parameters; versioned names are those that cuda.h maps the plain ones to. */
-#define CUDA_CALLS(X)                                                                              \
-    X(cuInit, (unsigned))                                                                          \
-    X(cuDeviceGetCount, (int *))                                                                   \
-    X(cuDeviceGet, (int *, int))                                                                   \
-    X(cuDeviceGetName, (char *, int, int))                                                         \
-    X(cuDeviceGetAttribute, (int *, int, int))                                                     \
-    X(cuDevicePrimaryCtxRetain, (cuda_handle *, int))                                              \
-    X(cuDevicePrimaryCtxRelease_v2, (int))                                                         \
-    X(cuCtxSetCurrent, (cuda_handle))                                                              \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                       \
-    X(cuMemAlloc_v2, (cuda_address *, size_t))                                                     \
-    X(cuMemFree_v2, (cuda_address))                                                                \
-    X(cuMemsetD8Async, (cuda_address, unsigned char, size_t, cuda_handle))                         \
-    X(cuMemcpyHtoDAsync_v2, (cuda_address, const void *, size_t, cuda_handle))                     \
-    X(cuMemcpyDtoHAsync_v2, (void *, cuda_address, size_t, cuda_handle))                           \
-    X(cuModuleLoadData, (cuda_handle *, const void *))                                             \
-    X(cuModuleUnload, (cuda_handle))                                                               \
-    X(cuModuleGetFunction, (cuda_handle *, cuda_handle, const char *))                             \
-    X(cuStreamCreate, (cuda_handle *, unsigned))                                                   \
-    X(cuStreamDestroy_v2, (cuda_handle))                                                           \
-    X(cuStreamSynchronize, (cuda_handle))                                                          \
-    X(cuLaunchKernel, (cuda_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,    \
-                       unsigned, cuda_handle, void **, void **))                                   \
-    X(cuGetErrorName, (int, const char **))
-
-#define CUDA_POINTER(name, parameters) int(*name) parameters;
-struct cuda_calls {
-    CUDA_CALLS(CUDA_POINTER)
-};
-#undef CUDA_POINTER
-
-struct gpu_memory {
-    cuda_address address;
-    size_t bytes;
-};
-
-/* What a kernel handle points to. */
-struct gpu_kernel {
-    cuda_handle function;
-    struct gpu_kernel *next;
-};
-
-struct gpu {
-    struct cuda_calls cuda;
-    void *library;
-    int index, device;
-    cuda_handle context, stream;
-    cuda_handle modules[CUDA_MAX_MODULES];
-    struct gpu_kernel *kernels;
-    int fault; /* the first of a dispatch; CUDA_OK: none */
-    const char *fault_call;
-};
-
-static enum status fail(const struct gpu *gpu, const char *call, int code, struct error *error)
+enum status cuda_fail(const struct gpu *gpu, const char *call, int code, struct error *error)
 {
     const char *name = NULL;
     if (gpu->cuda.cuGetErrorName)
@@ -85,14 +27,6 @@ static enum status fail(const struct gpu *gpu, const char *call, int code, struc
     return error_set(error, ERROR_IO, "CUDA GPU %d: %s failed with %s", gpu->index, call,
                      name ? name : "an unknown error");
 }
-
-/* In functions with `gpu` and `error`: returns from them when the call fails. */
-#define TRY(call, ...)                                                                             \
-    do {                                                                                           \
-        int code_ = gpu->cuda.call(__VA_ARGS__);                                                   \
-        if (code_ != CUDA_OK)                                                                      \
-            return fail(gpu, #call, code_, error);                                                 \
-    } while (0)
 
 static enum status load_library(struct gpu *gpu, struct error *error)
 {
@@ -113,24 +47,24 @@ static enum status load_library(struct gpu *gpu, struct error *error)
 
 static enum status open_device(struct gpu *gpu, struct error *error)
 {
-    int n = 0, capability = 0;
-    TRY(cuInit, 0);
-    TRY(cuDeviceGetCount, &n);
+    int n = 0, major = 0, minor = 0;
+    CUDA_TRY(cuInit, 0);
+    CUDA_TRY(cuDeviceGetCount, &n);
     if (gpu->index < 0 || gpu->index >= n)
         return error_set(error, ERROR_INVALID, "there is no CUDA GPU %d; there are %d, from 0",
                          gpu->index, n);
-    TRY(cuDeviceGet, &gpu->device, gpu->index);
-    TRY(cuDeviceGetAttribute, &capability, CUDA_CAPABILITY_MAJOR, gpu->device);
-    if (capability < MIN_CAPABILITY)
+    CUDA_TRY(cuDeviceGet, &gpu->device, gpu->index);
+    CUDA_TRY(cuDeviceGetAttribute, &major, CUDA_CAPABILITY_MAJOR, gpu->device);
+    CUDA_TRY(cuDeviceGetAttribute, &minor, CUDA_CAPABILITY_MINOR, gpu->device);
+    gpu->capability = 10 * major + minor;
+    if (gpu->capability < MIN_CAPABILITY)
         return error_set(error, ERROR_UNSUPPORTED,
-                         "CUDA GPU %d has compute capability %d; %d and later can be used",
-                         gpu->index, capability, MIN_CAPABILITY);
-    TRY(cuDevicePrimaryCtxRetain, &gpu->context, gpu->device);
-    TRY(cuCtxSetCurrent, gpu->context);
-    TRY(cuStreamCreate, &gpu->stream, CUDA_STREAM_NON_BLOCKING);
-    assert(cuda_n_modules <= CUDA_MAX_MODULES);
-    for (int i = 0; i < cuda_n_modules; i++)
-        TRY(cuModuleLoadData, &gpu->modules[i], cuda_modules[i]);
+                         "CUDA GPU %d has compute capability %d.%d; %d.0 and later can be used",
+                         gpu->index, major, minor, MIN_CAPABILITY / 10);
+    CUDA_TRY(cuDevicePrimaryCtxRetain, &gpu->context, gpu->device);
+    CUDA_TRY(cuCtxSetCurrent, gpu->context);
+    CUDA_TRY(cuStreamCreate, &gpu->stream, CUDA_STREAM_NON_BLOCKING);
+    CUDA_TRY(cuMemAllocHost_v2, (void **)&gpu->staging, STAGING_BYTES);
     return OK;
 }
 
@@ -143,9 +77,12 @@ static void cuda_close(struct gpu *gpu)
     }
     if (gpu->stream)
         gpu->cuda.cuStreamSynchronize(gpu->stream);
-    for (int i = 0; i < CUDA_MAX_MODULES; i++)
-        if (gpu->modules[i])
-            gpu->cuda.cuModuleUnload(gpu->modules[i]);
+    cuda_queue_done(gpu);
+    for (int i = 0; i < gpu->n_modules; i++)
+        gpu->cuda.cuModuleUnload(gpu->modules[i]);
+    free(gpu->modules);
+    if (gpu->staging)
+        gpu->cuda.cuMemFreeHost(gpu->staging);
     if (gpu->stream)
         gpu->cuda.cuStreamDestroy_v2(gpu->stream);
     if (gpu->context)
@@ -162,13 +99,19 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->index = index;
+    double begin = system_seconds();
     enum status status = load_library(gpu, error);
     if (status == OK)
         status = open_device(gpu, error);
+    double opened = system_seconds();
+    if (status == OK)
+        status = cuda_load_modules(gpu, error);
     if (status != OK) {
         cuda_close(gpu);
         return status;
     }
+    log_info("CUDA GPU %d: the driver took %.2f s, the kernels %.2f s to load", index,
+             opened - begin, system_seconds() - opened);
     *out = gpu;
     return OK;
 }
@@ -176,20 +119,26 @@ static enum status cuda_open(int index, struct gpu **out, struct error *error)
 static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
 {
     size_t free_bytes = 0, total_bytes = 0;
-    int max_threads = 0;
+    int max_threads = 0, n_processors = 0, max_shared = 0;
     *out = (struct gpu_info){0};
     gpu->cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes);
     gpu->cuda.cuDeviceGetAttribute(&max_threads, CUDA_MAX_THREADS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&n_processors, CUDA_N_PROCESSORS, gpu->device);
+    gpu->cuda.cuDeviceGetAttribute(&max_shared, CUDA_MAX_SHARED, gpu->device);
     if (gpu->cuda.cuDeviceGetName(out->name, sizeof out->name, gpu->device) != CUDA_OK)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
+    out->orders_copies = true;
+    out->n_processors = (uint32_t)n_processors;
+    out->max_shared_bytes = (uint32_t)max_shared;
 }
 
 static void cuda_free(struct gpu *gpu, struct gpu_memory *memory)
 {
     if (!memory)
         return;
+    cuda_flush(gpu);
     if (memory->address)
         gpu->cuda.cuMemFree_v2(memory->address); /* waits for what still uses it */
     free(memory);
@@ -220,7 +169,7 @@ static enum status cuda_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory *
                              "lower --memory-ratio or --context-length",
                              gpu->index, (double)bytes / 1e9, (double)free_bytes / 1e9,
                              (double)total_bytes / 1e9);
-        return fail(gpu, call, code, error);
+        return cuda_fail(gpu, call, code, error);
     }
     *out = memory;
     return OK;
@@ -232,77 +181,93 @@ static void *cuda_host(const struct gpu_memory *memory)
     return NULL;
 }
 
+/* `bytes` of the staging memory that no copy uses. */
+static enum status stage(struct gpu *gpu, size_t bytes, unsigned char **out, struct error *error)
+{
+    if (gpu->staging_used + bytes > STAGING_BYTES) {
+        CUDA_TRY(cuStreamSynchronize, gpu->stream);
+        gpu->staging_used = 0;
+    }
+    *out = gpu->staging + gpu->staging_used;
+    gpu->staging_used += bytes;
+    return OK;
+}
+
 static enum status cuda_write(struct gpu *gpu, const struct gpu_range *to, const void *from,
                               size_t bytes, struct error *error)
 {
     enum status status = gpu_check_range(to, to->memory->bytes, bytes, error);
-    if (status != OK || bytes == 0)
-        return status;
-    TRY(cuMemcpyHtoDAsync_v2, to->memory->address + to->offset, from, bytes, gpu->stream);
-    TRY(cuStreamSynchronize, gpu->stream);
-    return OK;
+    cuda_flush(gpu);
+    for (size_t done = 0, n; status == OK && done < bytes; done += n) {
+        unsigned char *staged = NULL;
+        n = bytes - done < MAX_COPY ? bytes - done : MAX_COPY;
+        status = stage(gpu, n, &staged, error);
+        if (status != OK)
+            return status;
+        memcpy(staged, (const unsigned char *)from + done, n);
+        CUDA_TRY(cuMemcpyHtoDAsync_v2, to->memory->address + to->offset + done, staged, n,
+                 gpu->stream);
+    }
+    return status;
 }
 
 static enum status cuda_read(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
                              struct error *error)
 {
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
-    if (status != OK || bytes == 0)
-        return status;
-    TRY(cuMemcpyDtoHAsync_v2, to, from->memory->address + from->offset, bytes, gpu->stream);
-    TRY(cuStreamSynchronize, gpu->stream);
-    return OK;
+    cuda_flush(gpu);
+    if (status == OK && gpu->fault != CUDA_OK)
+        return cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
+    for (size_t done = 0, n; status == OK && done < bytes; done += n) {
+        unsigned char *staged = NULL;
+        n = bytes - done < MAX_COPY ? bytes - done : MAX_COPY;
+        status = stage(gpu, n, &staged, error);
+        if (status != OK)
+            return status;
+        CUDA_TRY(cuMemcpyDtoHAsync_v2, staged, from->memory->address + from->offset + done, n,
+                 gpu->stream);
+        CUDA_TRY(cuStreamSynchronize, gpu->stream);
+        gpu->staging_used = 0;
+        memcpy((unsigned char *)to + done, staged, n);
+    }
+    return status;
 }
 
 static enum status cuda_kernel(struct gpu *gpu, const char *name, const struct gpu_kernel **out,
                                struct error *error)
 {
     *out = NULL;
+    char waits[64];
     cuda_handle function = NULL;
-    for (int i = 0; i < cuda_n_modules && !function; i++)
+    cuda_address address = 0;
+    size_t bytes = 0;
+    bool is_early = false;
+    snprintf(waits, sizeof waits, "kd_waits_%s", name);
+    for (int i = 0; i < gpu->n_modules && !function; i++) {
         if (gpu->cuda.cuModuleGetFunction(&function, gpu->modules[i], name) != CUDA_OK)
             function = NULL;
+        else
+            is_early = gpu->capability >= EARLY_CAPABILITY &&
+                       gpu->cuda.cuModuleGetGlobal_v2(&address, &bytes, gpu->modules[i], waits) ==
+                           CUDA_OK;
+    }
     if (!function)
         return error_set(error, ERROR_UNSUPPORTED, "the program has no kernel %s", name);
+    int own = 0, most = 0;
+    CUDA_TRY(cuFuncGetAttribute, &own, CUDA_KERNEL_SHARED, function);
+    CUDA_TRY(cuDeviceGetAttribute, &most, CUDA_MAX_SHARED, gpu->device);
+    CUDA_TRY(cuFuncSetAttribute, function, CUDA_KERNEL_MAX_SHARED, most - own);
     struct gpu_kernel *kernel = malloc(sizeof *kernel);
     if (!kernel)
         return error_memory(error, sizeof *kernel);
-    *kernel = (struct gpu_kernel){function, gpu->kernels};
+    *kernel = (struct gpu_kernel){function, is_early, gpu->kernels};
     gpu->kernels = kernel;
     *out = kernel;
     return OK;
 }
 
-static void cuda_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
-                          const struct gpu_range *buffers, int n_buffers, const void *args,
-                          size_t args_bytes, const struct gpu_grid *grid)
-{
-    cuda_address addresses[GPU_MAX_BUFFERS] = {0};
-    void *parameters[GPU_MAX_BUFFERS + 1];
-    (void)args_bytes; /* the driver knows each parameter's size from the kernel */
-    assert(n_buffers <= GPU_MAX_BUFFERS);
-    if (gpu->fault != CUDA_OK)
-        return;
-    for (int i = 0; i < n_buffers; i++) {
-        if (buffers[i].memory)
-            addresses[i] = buffers[i].memory->address + buffers[i].offset;
-        parameters[i] = &addresses[i];
-    }
-    /* cuLaunchKernel copies the arguments and does not write to them. */
-    memcpy(&parameters[n_buffers], &args, sizeof args);
-    gpu->fault = gpu->cuda.cuLaunchKernel(kernel->function, grid->groups[0], grid->groups[1],
-                                          grid->groups[2], grid->n_threads, 1, 1, 0, gpu->stream,
-                                          parameters, NULL);
-    gpu->fault_call = "cuLaunchKernel";
-}
-
-/* One stream runs in order, and starts at once. */
+/* One stream runs in order. */
 static void cuda_barrier(struct gpu *gpu)
-{
-    (void)gpu;
-}
-
-static void cuda_commit(struct gpu *gpu)
 {
     (void)gpu;
 }
@@ -312,8 +277,9 @@ static enum status cuda_wait(struct gpu *gpu, struct error *error)
     if (gpu->fault == CUDA_OK) {
         gpu->fault = gpu->cuda.cuStreamSynchronize(gpu->stream);
         gpu->fault_call = "cuStreamSynchronize";
+        gpu->staging_used = 0;
     }
-    return gpu->fault == CUDA_OK ? OK : fail(gpu, gpu->fault_call, gpu->fault, error);
+    return gpu->fault == CUDA_OK ? OK : cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
 }
 
 const struct gpu_driver gpu_driver_cuda = {
@@ -331,4 +297,6 @@ const struct gpu_driver gpu_driver_cuda = {
     .barrier = cuda_barrier,
     .commit = cuda_commit,
     .wait = cuda_wait,
+    .mark = cuda_mark,
+    .marked = cuda_marked,
 };

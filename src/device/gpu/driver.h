@@ -20,6 +20,9 @@ struct gpu_info {
     char name[64];
     uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
     uint32_t max_threads;  /* of a threadgroup */
+    bool orders_copies;    /* reads and writes take their places among the dispatches by themselves */
+    uint32_t n_processors; /* each runs threadgroups of its own; 0: not known */
+    uint32_t max_shared_bytes; /* of gpu_grid; 0: only what a kernel itself names */
 };
 
 /* Memory from `offset` on, as a kernel gets it. */
@@ -38,10 +41,11 @@ static inline enum status gpu_check_range(const struct gpu_range *range, size_t 
                      bytes, range->offset, size);
 }
 
-/* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH. */
+/* `groups` threadgroups of n_threads, a multiple of GPU_SIMD_WIDTH, with shared_bytes of memory of
+ * its own each beside what the kernel names. */
 struct gpu_grid {
     uint32_t groups[3];
-    uint32_t n_threads;
+    uint32_t n_threads, shared_bytes;
 };
 
 struct gpu_driver {
@@ -57,7 +61,9 @@ struct gpu_driver {
     void (*free)(struct gpu *gpu, struct gpu_memory *memory);
     /* The memory's address for the CPU, or NULL where the CPU does not reach it. */
     void *(*host)(const struct gpu_memory *memory);
-    /* Copies between memory and the caller's; nothing that was dispatched is still running. */
+    /* Copies between memory and the caller's, which is the caller's again afterwards. Nothing that
+     * was dispatched is still running, unless the driver orders_copies; then a read waits for what
+     * was dispatched and tells its fault, and a write waits for nothing. */
     enum status (*write)(struct gpu *gpu, const struct gpu_range *to, const void *from,
                          size_t bytes, struct error *error);
     enum status (*read)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
@@ -78,6 +84,12 @@ struct gpu_driver {
     void (*commit)(struct gpu *gpu);
     /* Waits for all that was committed; the first fault since the GPU was opened. */
     enum status (*wait)(struct gpu *gpu, struct error *error);
+
+    /* Notes, as mark `i`, the time at which the GPU has done what was dispatched so far; a mark holds
+     * until it is noted again. Both NULL: the driver knows no times. */
+    void (*mark)(struct gpu *gpu, int i);
+    /* After a wait: the seconds from mark `from` to mark `to`. */
+    enum status (*marked)(struct gpu *gpu, int from, int to, double *seconds, struct error *error);
 };
 
 /* Each in a file of its own; where it cannot be built, a file in its place says so on open. */

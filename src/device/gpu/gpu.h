@@ -9,7 +9,9 @@
 struct gpu_driver;
 
 /* Opens GPU `index` of the driver called `name` ("cuda", "metal", "emulator"); ends with
- * device->table->close. */
-enum status gpu_device_open(struct device **out, const char *name, int index, struct error *error);
+ * device->table->close. Unless is_exact, linears may round their inputs to 16 bits: to bf16 where
+ * weights are bf16, else to f16 with a factor for each row. */
+enum status gpu_device_open(struct device **out, const char *name, int index, bool is_exact,
+                            struct error *error);
 
 #endif

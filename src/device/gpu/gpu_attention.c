@@ -1,10 +1,14 @@
-/* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages). */
+/* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages): native
+ * kernels for 16-bit KV and common head sizes where the driver has them, else the shared one. */
 #include "device/gpu/gpu_device.h"
 
 #include "base/size.h"
 #include "device/kv_layout.h"
 
 #include <assert.h>
+#include <string.h>
+
+enum { FEW_COLUMNS = 16, MAX_NATIVE_DIM = 256 };
 
 static size_t page_bytes(const struct kv_layout *layout)
 {
@@ -18,14 +22,50 @@ size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *la
     return page_bytes(layout);
 }
 
+/* Most columns of a sequence that paged_attention_few takes, in threadgroups of `width` columns. */
+static uint32_t few_columns(uint32_t group, uint32_t width)
+{
+    return (uint32_t)size_round_up(group, width);
+}
+
+/* The parts that a threadgroup's columns may have: as many as keep each processor busy once. */
+static uint32_t n_splits(const struct gpu_device *gpu, int64_t n_groups)
+{
+    uint32_t n = 1;
+    while (2 * n * n_groups <= gpu->info.n_processors && n < KD_MAX_SPLITS)
+        n *= 2;
+    return n;
+}
+
+/* Room for as many parts as there are processors, where there are several of one sequence. */
+static enum status reserve_splits(struct gpu_device *gpu, int32_t max_sequences, int32_t n_q_heads,
+                                  struct error *error)
+{
+    size_t n = (size_t)gpu->info.n_processors * FEW_COLUMNS * MAX_NATIVE_DIM;
+    size_t counters = (size_t)max_sequences * (size_t)n_q_heads * sizeof(uint32_t);
+    enum status status = OK;
+    if (!gpu->splits.parts)
+        status = gpu->driver->alloc(gpu->gpu, n * sizeof(float), &gpu->splits.parts, error);
+    if (status == OK && !gpu->splits.levels)
+        status = gpu->driver->alloc(gpu->gpu, n / MAX_NATIVE_DIM * 2 * sizeof(float),
+                                    &gpu->splits.levels, error);
+    if (status == OK && gpu->splits.counters)
+        gpu->driver->free(gpu->gpu, gpu->splits.counters);
+    gpu->splits.counters = NULL;
+    return status == OK ? gpu->driver->alloc(gpu->gpu, counters, &gpu->splits.counters, error)
+                        : status;
+}
+
 enum status gpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error)
 {
-    (void)device;
+    struct gpu_device *gpu = gpu_device_of(device);
     (void)max_rows;
-    (void)max_sequences;
-    return kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, "GPU", error);
+    enum status status = kv_layout_check(layout, n_q_heads, KD_MAX_HEAD_DIM, false, "GPU", error);
+    if (status == OK && gpu->has_native)
+        status = reserve_splits(gpu, max_sequences, n_q_heads, error);
+    return status;
 }
 
 size_t gpu_attention_workspace(struct device *device, const struct kv_layout *layout,
@@ -76,13 +116,78 @@ void gpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *arg
             (struct gpu_groups){ceil_div(p.words, KD_ROW_THREADS), 1, 1}, KD_ROW_THREADS);
 }
 
+/* The native kernels for a head size and KV type. */
+struct native {
+    int32_t dim;
+    enum dtype dtype;
+    enum gpu_kernel_name few[2], many; /* few: for 8 columns a threadgroup, and for 16 */
+    uint32_t many_bytes;               /* two stages of K and V */
+};
+
+static const struct native *native_of(const struct gpu_device *gpu, const struct kv_layout *layout)
+{
+#define NATIVE(dim, type, name, wide, places)                                                      \
+    {dim,                                                                                          \
+     type,                                                                                         \
+     {GPU_KERNEL_paged_attention_few_##dim##_##name##_8,                                           \
+      GPU_KERNEL_paged_attention_few_##dim##_##name##_##wide},                                     \
+     GPU_KERNEL_paged_attention_many_##dim##_##name,                                               \
+     2 * 2 * places * dim * 2}
+    static const struct native all[] = {
+        NATIVE(64, DTYPE_F16, f16, 16, 64),   NATIVE(64, DTYPE_BF16, bf16, 16, 64),
+        NATIVE(128, DTYPE_F16, f16, 16, 64),  NATIVE(128, DTYPE_BF16, bf16, 16, 64),
+        NATIVE(256, DTYPE_F16, f16, 8, 32),   NATIVE(256, DTYPE_BF16, bf16, 8, 32),
+    };
+#undef NATIVE
+    /* They round queries and shares to the type of the KV. */
+    bool is_exact = gpu->n_terms > 1;
+    if (!gpu->has_native || is_exact || layout->page_size < KD_MIN_NATIVE_PAGE)
+        return NULL;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].dim == layout->head_dim && all[i].dtype == layout->dtype &&
+            all[i].many_bytes <= gpu->info.max_shared_bytes)
+            return &all[i];
+    return NULL;
+}
+
+/* Sequences with few rows by one kernel and those with many by another, each of which passes the
+ * other's by. Only the device knows which are which; a step of one row each has no others. */
+static void run_native(struct gpu_device *gpu, const struct native *native,
+                       const struct gpu_range *buffers, const struct kd_attention *shape,
+                       const struct paged_attention_args *args)
+{
+    uint32_t group = shape->n_q_heads / shape->pages.n_heads;
+    bool is_decode = args->q.rows == args->n_sequences;
+    bool is_wide = native->few[1] != native->few[0] && (group > 8 || !is_decode);
+    uint32_t width = is_wide ? 16 : 8;
+    struct kd_native_attention p = {.attention = *shape, .max_columns = few_columns(group, width)};
+    p.column_groups = p.max_columns / width;
+    int64_t n_heads = (int64_t)shape->pages.n_heads * p.column_groups;
+    p.n_splits = n_splits(gpu, n_heads * args->n_sequences);
+    struct gpu_range few[10];
+    memcpy(few, buffers, 7 * sizeof *few);
+    few[7] = (struct gpu_range){gpu->splits.parts, 0};
+    few[8] = (struct gpu_range){gpu->splits.levels, 0};
+    few[9] = (struct gpu_range){gpu->splits.counters, 0};
+    gpu_run(gpu, native->few[is_wide], few, 10, &p, sizeof p,
+            (struct gpu_groups){n_heads, p.n_splits, args->n_sequences}, KD_FEW_THREADS);
+    if (is_decode)
+        return;
+    int64_t n_tiles = ceil_div((int64_t)args->q.rows * group, KD_MANY_QUERIES) + args->n_sequences;
+    gpu_run_shared(gpu, native->many, buffers, 7, &p, sizeof p,
+                   (struct gpu_groups){shape->pages.n_heads, n_tiles, 1}, KD_MANY_QUERY_THREADS,
+                   native->many_bytes);
+}
+
 void gpu_paged_attention(struct device *device, const struct paged_attention_args *args)
 {
     assert(args->q.dtype == DTYPE_F32 && args->out.rows == args->q.rows);
+    struct gpu_device *gpu = gpu_device_of(device);
     struct gpu_range buffers[] = {gpu_tensor(&args->q),          memory_of(&args->pages),
                                   gpu_tensor(&args->q_start),    gpu_tensor(&args->kv_len),
                                   gpu_tensor(&args->page_table), gpu_tensor(&args->sinks),
                                   gpu_tensor(&args->out)};
+    const struct native *native = native_of(gpu, &args->pages.layout);
     struct kd_attention p = {.pages = shape_of(&args->pages.layout),
                              .q_stride = (uint32_t)args->q.stride,
                              .out_stride = (uint32_t)args->out.stride,
@@ -94,6 +199,9 @@ void gpu_paged_attention(struct device *device, const struct paged_attention_arg
                              .has_sinks = args->sinks.buffer != NULL,
                              .window = (uint32_t)args->window,
                              .scale = args->scale};
-    gpu_run(gpu_device_of(device), GPU_KERNEL_paged_attention, buffers, 7, &p, sizeof p,
-            (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
+    if (native)
+        run_native(gpu, native, buffers, &p, args);
+    else
+        gpu_run(gpu, GPU_KERNEL_paged_attention, buffers, 7, &p, sizeof p,
+                (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
 }

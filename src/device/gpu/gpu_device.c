@@ -16,6 +16,17 @@ static enum status wait(struct gpu_device *gpu, struct error *error)
     return gpu->driver->wait(gpu->gpu, error);
 }
 
+/* Before a copy. */
+static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
+{
+    if (!gpu->info.orders_copies)
+        return wait(gpu, error);
+    if (gpu->is_queued)
+        gpu->driver->commit(gpu->gpu);
+    gpu->is_queued = false;
+    return OK;
+}
+
 static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct buffer *out,
                                     struct error *error)
 {
@@ -40,7 +51,7 @@ static enum status gpu_buffer_write(struct device *device, const struct buffer *
                                     const void *from, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->write(gpu->gpu, &(struct gpu_range){to->handle, offset}, from, bytes,
@@ -51,25 +62,46 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
                                    void *to, size_t bytes, struct error *error)
 {
     struct gpu_device *gpu = gpu_device_of(device);
-    enum status status = wait(gpu, error);
+    enum status status = wait_for_copy(gpu, error);
     if (status != OK)
         return status;
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
+}
+
+void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                    const struct gpu_range *buffers, int n_buffers, const void *args,
+                    size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                    uint32_t shared_bytes)
+{
+    assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
+    if (groups.x == 0 || groups.y == 0 || groups.z == 0)
+        return;
+    struct gpu_grid grid = {{(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z},
+                            n_threads, shared_bytes};
+    gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
+                          &grid);
+    if (!gpu->is_beside)
+        gpu->driver->barrier(gpu->gpu);
+    gpu->is_queued = true;
 }
 
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads)
 {
-    assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
-    if (groups.x == 0 || groups.y == 0 || groups.z == 0)
-        return;
-    struct gpu_grid grid = {{(uint32_t)groups.x, (uint32_t)groups.y, (uint32_t)groups.z},
-                            n_threads};
-    gpu->driver->dispatch(gpu->gpu, gpu->kernels[kernel], buffers, n_buffers, args, args_bytes,
-                          &grid);
+    gpu_run_shared(gpu, kernel, buffers, n_buffers, args, args_bytes, groups, n_threads, 0);
+}
+
+void gpu_beside_begin(struct gpu_device *gpu)
+{
+    assert(!gpu->is_beside);
+    gpu->is_beside = true;
+}
+
+void gpu_beside_end(struct gpu_device *gpu)
+{
+    gpu->is_beside = false;
     gpu->driver->barrier(gpu->gpu);
-    gpu->is_queued = true;
 }
 
 /* The GPU has no threads of this process. */
@@ -87,6 +119,20 @@ static uint64_t gpu_memory_available(const struct device *device)
     return info.memory_bytes ? info.memory_bytes : system_available_memory();
 }
 
+static void gpu_mark(struct device *device, int i)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    gpu->driver->mark(gpu->gpu, i);
+    gpu->is_queued = true;
+}
+
+static enum status gpu_marked(struct device *device, int from, int to, double *seconds,
+                              struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    return gpu->driver->marked(gpu->gpu, from, to, seconds, error);
+}
+
 static enum status gpu_sync(struct device *device, struct error *error)
 {
     return wait(gpu_device_of(device), error);
@@ -95,6 +141,11 @@ static enum status gpu_sync(struct device *device, struct error *error)
 static void gpu_close(struct device *device)
 {
     struct gpu_device *gpu = gpu_device_of(device);
+    struct gpu_memory *own[] = {gpu->inputs.memory, gpu->splits.parts, gpu->splits.levels,
+                                gpu->splits.counters, gpu->sampling};
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++)
+        if (own[i])
+            gpu->driver->free(gpu->gpu, own[i]);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }
@@ -122,7 +173,10 @@ static const struct device_table gpu_table = {
     .state_slot_bytes = gpu_state_slot_bytes,
     .gated_delta_reserve = gpu_gated_delta_reserve,
     .gated_delta_workspace = gpu_gated_delta_workspace,
+    .sample_reserve = gpu_sample_reserve,
     .observe = gpu_observe,
+    .mark = gpu_mark,
+    .marked = gpu_marked,
     .sync = gpu_sync,
     .close = gpu_close,
 };
@@ -131,11 +185,16 @@ static const struct device_table gpu_table = {
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME)};
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME)
+                                            GPU_NATIVE_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
     enum status status = OK;
-    for (int i = 0; i < N_GPU_KERNELS && status == OK; i++)
+    for (int i = 0; i < N_GPU_SHARED_KERNELS && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
+    gpu->has_native = status == OK;
+    for (int i = N_GPU_SHARED_KERNELS; i < N_GPU_KERNELS && gpu->has_native; i++)
+        gpu->has_native =
+            gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
     return status;
 }
 
@@ -149,7 +208,8 @@ static const struct gpu_driver *find_driver(const char *name)
     return NULL;
 }
 
-enum status gpu_device_open(struct device **out, const char *name, int index, struct error *error)
+enum status gpu_device_open(struct device **out, const char *name, int index, bool is_exact,
+                            struct error *error)
 {
     *out = NULL;
     const struct gpu_driver *driver = find_driver(name);
@@ -161,18 +221,21 @@ enum status gpu_device_open(struct device **out, const char *name, int index, st
     if (!gpu)
         return error_memory(error, sizeof *gpu);
     gpu->driver = driver;
+    gpu->table = gpu_table;
+    if (!driver->mark)
+        gpu->table.mark = NULL;
     enum status status = driver->open(index, &gpu->gpu, error);
     if (status != OK) {
         free(gpu);
         return status;
     }
-    struct gpu_info info;
-    driver->info(gpu->gpu, &info);
-    snprintf(gpu->name, sizeof gpu->name, "%s", info.name);
-    gpu->device = (struct device){.table = &gpu_table, .name = gpu->name};
-    if (info.max_threads < KD_ROW_THREADS)
+    gpu->n_terms = is_exact ? 2 : 1;
+    driver->info(gpu->gpu, &gpu->info);
+    snprintf(gpu->name, sizeof gpu->name, "%s", gpu->info.name);
+    gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
+    if (gpu->info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
-                           info.name, info.max_threads, KD_ROW_THREADS);
+                           gpu->name, gpu->info.max_threads, KD_ROW_THREADS);
     if (status == OK)
         status = load_kernels(gpu, error);
     if (status != OK) {

@@ -27,19 +27,81 @@
     X(conv1d_commit)                                                                               \
     X(gated_delta)                                                                                 \
     X(gated_delta_commit)                                                                          \
-    X(state_copy)
+    X(state_copy)                                                                                  \
+    X(edit_logits)                                                                                 \
+    X(sample)                                                                                      \
+    X(logprobs)
+
+/* Those of src/kernels/cuda: a driver has all of them or none. */
+#define GPU_NATIVE_LINEARS(X, form)                                                                \
+    X(linear_flat_##form##_8)                                                                      \
+    X(linear_flat_##form##_16)                                                                     \
+    X(linear_many_##form##_64)                                                                     \
+    X(linear_many_##form##_128)
+#define GPU_NATIVE_KERNELS(X)                                                                      \
+    X(linear_inputs)                                                                               \
+    GPU_NATIVE_LINEARS(X, q4)                                                                      \
+    GPU_NATIVE_LINEARS(X, q4s2)                                                                    \
+    GPU_NATIVE_LINEARS(X, q4s2w)                                                                   \
+    GPU_NATIVE_LINEARS(X, q4s4w)                                                                   \
+    GPU_NATIVE_LINEARS(X, q8)                                                                      \
+    GPU_NATIVE_LINEARS(X, q8s2)                                                                    \
+    GPU_NATIVE_LINEARS(X, q8s2w)                                                                   \
+    GPU_NATIVE_LINEARS(X, q8s4w)                                                                   \
+    GPU_NATIVE_LINEARS(X, f16)                                                                     \
+    GPU_NATIVE_LINEARS(X, bf16)                                                                    \
+    X(paged_attention_few_64_f16_8)                                                                \
+    X(paged_attention_few_64_f16_16)                                                               \
+    X(paged_attention_few_64_bf16_8)                                                               \
+    X(paged_attention_few_64_bf16_16)                                                              \
+    X(paged_attention_few_128_f16_8)                                                               \
+    X(paged_attention_few_128_f16_16)                                                              \
+    X(paged_attention_few_128_bf16_8)                                                              \
+    X(paged_attention_few_128_bf16_16)                                                             \
+    X(paged_attention_few_256_f16_8)                                                               \
+    X(paged_attention_few_256_bf16_8)                                                              \
+    X(paged_attention_many_64_f16)                                                                 \
+    X(paged_attention_many_64_bf16)                                                                \
+    X(paged_attention_many_128_f16)                                                                \
+    X(paged_attention_many_128_bf16)                                                               \
+    X(paged_attention_many_256_f16)                                                                \
+    X(paged_attention_many_256_bf16)
 
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
-enum gpu_kernel_name { GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS };
+enum gpu_kernel_name {
+    GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_SHARED_KERNELS,
+    GPU_KERNEL_LAST_SHARED = N_GPU_SHARED_KERNELS - 1,
+    GPU_NATIVE_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS
+};
 #undef GPU_KERNEL_ENUM
+
+/* What the native linears read in place of their inputs: kernels/args.h, struct kd_inputs. */
+struct gpu_inputs {
+    struct gpu_memory *memory; /* values, sums, factors */
+    size_t values_bytes, sums_bytes, factors_bytes;
+};
+
+/* Parts of a sequence's attention, for the threadgroup that merges them. */
+struct gpu_splits {
+    struct gpu_memory *parts, *levels, *counters;
+};
 
 struct gpu_device {
     struct device device; /* first, so that a struct device * is one of these */
+    struct device_table table;
     const struct gpu_driver *driver;
     struct gpu *gpu;
     char name[64];
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
+    struct gpu_info info;
+    bool has_native;  /* the driver has the native kernels */
+    uint32_t n_terms; /* 16-bit values that stand for one of a native linear's inputs */
+    struct gpu_inputs inputs;
+    struct gpu_splits splits;
+    struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
+    size_t sampling_bytes;
     bool is_queued; /* something was dispatched since the last wait */
+    bool is_beside; /* what is dispatched needs not see what was dispatched just before */
 };
 
 static inline struct gpu_device *gpu_device_of(struct device *device)
@@ -63,8 +125,19 @@ struct gpu_groups {
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads);
+/* The same with shared_bytes of memory for each threadgroup beside what the kernel names. */
+void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                    const struct gpu_range *buffers, int n_buffers, const void *args,
+                    size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                    uint32_t shared_bytes);
 
-/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c and gpu_states.c. */
+/* Between these, what is queued may run side by side: each part of an op writes what no other one
+ * touches. */
+void gpu_beside_begin(struct gpu_device *gpu);
+void gpu_beside_end(struct gpu_device *gpu);
+
+/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c, gpu_states.c and
+ * gpu_sample.c. */
 #define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
 DEVICE_OPS(GPU_OP)
 #undef GPU_OP
@@ -104,5 +177,9 @@ size_t gpu_state_slot_bytes(const struct device *device, const struct state_layo
 enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error);
 size_t gpu_gated_delta_workspace(struct device *device, const struct state_layout *layout);
+
+/* gpu_sample.c */
+enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
+                               struct error *error);
 
 #endif

@@ -1,38 +1,125 @@
-/* Linear layers: one dispatch a part. */
+/* Linear layers. Where the driver has the native kernels, parts that lie alike are one matrix of
+ * tiles (gpu_tiles.h); all else is one dispatch of the shared kernel a part. */
+#include "device/gpu/gpu_tiles.h"
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Input rows are filled up to whole threadgroups of linear_many. */
+enum { FLAT_COLUMNS = 16, MANY_ROWS = 128, INPUT_ALIGN = 256 };
+
+/* Parts in one matrix: in tiles, or as the shared kernel has one part. */
+struct unit {
+    bool has_tiles;
+    int32_t rows;
+    struct gpu_tile_shape tiles;
+    struct gpu_memory *memory;
+    struct gpu_weight weight;
+};
 
 struct linear {
-    int n_parts;
+    int n_units;
     int32_t cols, rows, max_rows;
-    struct gpu_weight parts[LINEAR_MAX_PARTS];
+    struct unit units[LINEAR_MAX_PARTS];
 };
+
+/* --- loading ---------------------------------------------------------------------------------- */
+
+/* How many of the slices make the next unit; shape: their tiles, where they have some. */
+static int next_unit(const struct gpu_device *gpu, const struct weight_slice *slices, int n_slices,
+                     bool *has_tiles, struct gpu_tile_shape *shape)
+{
+    *has_tiles = false;
+    for (int n = gpu->has_native ? n_slices : 0; n > 0 && !*has_tiles; n--)
+        if (gpu_tiles_describe(slices, n, shape)) {
+            *has_tiles = true;
+            return n;
+        }
+    return 1;
+}
+
+static enum status load_tiles(struct gpu_device *gpu, struct unit *unit,
+                              const struct weight_slice *slices, int n_slices, struct error *error)
+{
+    for (int i = 0; i < n_slices; i++) {
+        struct kd_weight unused;
+        enum status status = gpu_weight_describe(&slices[i], &unused, error);
+        if (status != OK)
+            return status;
+    }
+    size_t bytes = unit->tiles.bytes;
+    uint8_t *packed = calloc(1, bytes);
+    if (!packed || !gpu_tiles_pack(slices, n_slices, &unit->tiles, packed)) {
+        free(packed);
+        return error_memory(error, bytes);
+    }
+    enum status status = gpu->driver->alloc(gpu->gpu, bytes, &unit->memory, error);
+    if (status == OK)
+        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){unit->memory, 0}, packed, bytes,
+                                    error);
+    free(packed);
+    return status;
+}
+
+/* Makes room for the inputs of any linear loaded so far. */
+static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int32_t max_rows,
+                                  struct error *error)
+{
+    size_t rows = size_round_up((size_t)max_rows, MANY_ROWS) * gpu->n_terms;
+    size_t values = rows * n_tiles * KD_TILE_COLS * 2, sums = rows * n_tiles * 4 * sizeof(float);
+    size_t factors = size_round_up(rows * sizeof(float), INPUT_ALIGN);
+    struct gpu_inputs *in = &gpu->inputs;
+    if (values <= in->values_bytes && sums <= in->sums_bytes && factors <= in->factors_bytes)
+        return OK;
+    in->values_bytes = values > in->values_bytes ? values : in->values_bytes;
+    in->sums_bytes = sums > in->sums_bytes ? sums : in->sums_bytes;
+    in->factors_bytes = factors > in->factors_bytes ? factors : in->factors_bytes;
+    if (in->memory)
+        gpu->driver->free(gpu->gpu, in->memory);
+    in->memory = NULL;
+    return gpu->driver->alloc(gpu->gpu, in->values_bytes + in->sums_bytes + in->factors_bytes,
+                              &in->memory, error);
+}
+
+static enum status load_unit(struct gpu_device *gpu, struct linear *linear, struct unit *unit,
+                             const struct weight_slice *slices, int n_slices, struct error *error)
+{
+    for (int i = 0; i < n_slices; i++)
+        unit->rows += (int32_t)slices[i].rows;
+    if (!unit->has_tiles)
+        return gpu_weight_load(gpu, &unit->weight, slices, 0, 1, error);
+    enum status status = load_tiles(gpu, unit, slices, n_slices, error);
+    return status == OK ? reserve_inputs(gpu, unit->tiles.n_tiles, linear->max_rows, error)
+                        : status;
+}
 
 enum status gpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
                             int32_t max_rows, struct linear **out, struct error *error)
 {
     *out = NULL;
     assert(n_slices >= 1 && n_slices <= LINEAR_MAX_PARTS);
+    for (int i = 1; i < n_slices; i++)
+        if (slices[i].cols != slices[0].cols)
+            return error_set(error, ERROR_INVALID,
+                             "parts of one linear have %lld and %lld columns; they must agree",
+                             (long long)slices[0].cols, (long long)slices[i].cols);
+    struct gpu_device *gpu = gpu_device_of(device);
     struct linear *linear = calloc(1, sizeof *linear);
     if (!linear)
         return error_memory(error, sizeof *linear);
-    linear->n_parts = n_slices;
     linear->cols = (int32_t)slices[0].cols;
     linear->max_rows = max_rows;
     enum status status = OK;
-    for (int i = 0; i < n_slices && status == OK; i++) {
-        if (slices[i].cols != slices[0].cols)
-            status = error_set(error, ERROR_INVALID,
-                               "parts of one linear have %lld and %lld columns; they must agree",
-                               (long long)slices[0].cols, (long long)slices[i].cols);
-        else
-            status =
-                gpu_weight_load(gpu_device_of(device), &linear->parts[i], &slices[i], 0, 1, error);
-        linear->rows += (int32_t)slices[i].rows;
+    for (int i = 0; i < n_slices && status == OK;) {
+        struct unit *unit = &linear->units[linear->n_units++];
+        int n = next_unit(gpu, slices + i, n_slices - i, &unit->has_tiles, &unit->tiles);
+        status = load_unit(gpu, linear, unit, slices + i, n, error);
+        linear->rows += unit->rows;
+        i += n;
     }
     if (status != OK) {
         gpu_linear_free(device, linear);
@@ -44,23 +131,33 @@ enum status gpu_linear_load(struct device *device, const struct weight_slice *sl
 
 void gpu_linear_free(struct device *device, struct linear *linear)
 {
+    struct gpu_device *gpu = gpu_device_of(device);
     if (!linear)
         return;
-    for (int i = 0; i < linear->n_parts; i++)
-        gpu_weight_done(gpu_device_of(device), &linear->parts[i]);
+    for (int i = 0; i < linear->n_units; i++) {
+        gpu_weight_done(gpu, &linear->units[i].weight);
+        if (linear->units[i].memory)
+            gpu->driver->free(gpu->gpu, linear->units[i].memory);
+    }
     free(linear);
 }
 
 struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
                                      int n_slices, int32_t max_rows)
 {
-    (void)device;
-    (void)max_rows;
+    const struct gpu_device *gpu = gpu_device_of(device);
     struct device_bytes bytes = {0};
-    for (int i = 0; i < n_slices; i++) {
+    (void)max_rows;
+    for (int i = 0; i < n_slices;) {
+        struct gpu_tile_shape tiles;
         struct kd_weight shape;
-        if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
+        bool has_tiles;
+        int n = next_unit(gpu, slices + i, n_slices - i, &has_tiles, &tiles);
+        if (has_tiles)
+            bytes.own += tiles.bytes;
+        else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
             bytes.own += shape.matrix_bytes;
+        i += n;
     }
     return bytes;
 }
@@ -68,27 +165,163 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
 size_t gpu_linear_size(const struct linear *linear)
 {
     size_t bytes = 0;
-    for (int i = 0; i < linear->n_parts; i++)
-        bytes += linear->parts[i].shape.matrix_bytes;
+    for (int i = 0; i < linear->n_units; i++)
+        bytes += linear->units[i].has_tiles ? linear->units[i].tiles.bytes
+                                            : linear->units[i].weight.shape.matrix_bytes;
     return bytes;
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+/* Sums of the rows' terms lie this far apart. */
+static uint32_t sums_stride(const struct gpu_device *gpu, int32_t n_rows)
+{
+    return (uint32_t)size_round_up((size_t)n_rows, MANY_ROWS) * gpu->n_terms;
+}
+
+static struct gpu_range inputs_at(const struct gpu_device *gpu, size_t offset)
+{
+    return (struct gpu_range){gpu->inputs.memory, offset};
+}
+
+static struct gpu_range section(const struct unit *unit, size_t offset)
+{
+    return (struct gpu_range){offset ? unit->memory : NULL, offset};
+}
+
+static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct unit *unit,
+                                  const struct tensor *x)
+{
+    uint32_t spans = gpu_tile_infos[unit->tiles.form].spans;
+    return (struct kd_inputs){.cols = (uint32_t)x->cols,
+                              .positions = unit->tiles.n_tiles * KD_TILE_COLS,
+                              .x_stride = (uint32_t)x->stride,
+                              .n_terms = gpu->n_terms,
+                              .is_bf16 = unit->tiles.form == GPU_TILE_bf16,
+                              .has_order = unit->tiles.order != 0,
+                              .span = spans ? KD_TILE_COLS / spans : 0,
+                              .sums_stride = sums_stride(gpu, x->rows)};
+}
+
+static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
+                           const struct kd_inputs *p)
+{
+    size_t values = gpu->inputs.values_bytes;
+    struct gpu_range buffers[] = {gpu_tensor(x), section(unit, unit->tiles.order),
+                                  inputs_at(gpu, 0), inputs_at(gpu, values),
+                                  inputs_at(gpu, values + gpu->inputs.sums_bytes)};
+    gpu_run(gpu, GPU_KERNEL_linear_inputs, buffers, 5, p, sizeof *p,
+            (struct gpu_groups){x->rows, 1, 1}, KD_INPUT_THREADS);
+}
+
+/* Bytes of a stage of linear_many: stage in linear_many.cu. */
+static uint32_t stage_bytes(const struct gpu_device *gpu, enum gpu_tile_form form, uint32_t outputs,
+                            uint32_t rows)
+{
+    const struct gpu_tile_info *info = &gpu_tile_infos[form];
+    uint32_t codes = outputs * KD_TILE_COLS * info->bits / 8;
+    uint32_t levels = outputs * info->spans * (info->is_wide ? 8 : 4);
+    return codes + levels + gpu->n_terms * rows * (KD_TILE_COLS * 2 + info->spans * 4);
+}
+
+/* Which kernel, for how many outputs and rows a threadgroup. */
+struct choice {
+    enum gpu_kernel_name kernel;
+    uint32_t outputs, rows, n_threads, shared_bytes;
+};
+
+static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)
+{
+    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][4] = {
+#define TILE_KERNELS(name, bits, spans, is_wide)                                                   \
+    {GPU_KERNEL_linear_flat_##name##_8, GPU_KERNEL_linear_flat_##name##_16,                        \
+     GPU_KERNEL_linear_many_##name##_64, GPU_KERNEL_linear_many_##name##_128},
+        GPU_TILE_FORMS(TILE_KERNELS)
+#undef TILE_KERNELS
+    };
+    const enum gpu_kernel_name *names = kernels[unit->tiles.form];
+    uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
+    uint32_t small = KD_MANY_STAGES * stage_bytes(gpu, unit->tiles.form, 128, 64);
+    uint32_t large = KD_MANY_STAGES * stage_bytes(gpu, unit->tiles.form, 256, 128);
+    if (columns > FLAT_COLUMNS && small <= gpu->info.max_shared_bytes) {
+        int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
+        if (large <= gpu->info.max_shared_bytes && n_large >= gpu->info.n_processors)
+            return (struct choice){names[3], 256, 128, KD_MANY_THREADS, large};
+        return (struct choice){names[2], 128, 64, KD_MANY_THREADS, small};
+    }
+    /* All of the outputs at once: what a processor holds of 8 simdgroups each, or of 4. */
+    uint32_t n_tiles = (uint32_t)ceil_div(outputs, KD_TILE_ROWS);
+    uint32_t n_threads = n_tiles <= 4 * gpu->info.n_processors ? KD_FLAT_THREADS
+                                                               : KD_FLAT_THREADS / 2;
+    uint32_t width = columns <= 8 ? 8 : FLAT_COLUMNS;
+    return (struct choice){names[columns > 8], KD_TILE_ROWS, width / gpu->n_terms, n_threads, 0};
+}
+
+static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n_rows,
+                      const struct tensor *out)
+{
+    const struct gpu_tile_shape *tiles = &unit->tiles;
+    size_t values = gpu->inputs.values_bytes;
+    struct gpu_range buffers[] = {{unit->memory, 0},
+                                  section(unit, tiles->levels),
+                                  inputs_at(gpu, 0),
+                                  inputs_at(gpu, values),
+                                  inputs_at(gpu, values + gpu->inputs.sums_bytes),
+                                  section(unit, tiles->out_bias),
+                                  gpu_tensor(out)};
+    struct kd_tiles p = {.rows = tiles->rows,
+                         .n_tiles = tiles->n_tiles,
+                         .level_shift = tiles->level_shift,
+                         .is_bf16 = tiles->is_bf16,
+                         .n_rows = (uint32_t)n_rows,
+                         .n_terms = gpu->n_terms,
+                         .sums_stride = sums_stride(gpu, n_rows),
+                         .out_stride = (uint32_t)out->stride};
+    struct choice c = choose(gpu, unit, n_rows);
+    int64_t along_outputs = ceil_div(tiles->rows, c.outputs), along_rows = ceil_div(n_rows, c.rows);
+    bool is_flat = c.outputs == KD_TILE_ROWS;
+    gpu_run_shared(gpu, c.kernel, buffers, 7, &p, sizeof p,
+                   is_flat ? (struct gpu_groups){along_outputs, along_rows, 1}
+                           : (struct gpu_groups){along_rows, along_outputs, 1},
+                   c.n_threads, c.shared_bytes);
+}
+
+static void run_shared(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
+                       const struct tensor *out)
+{
+    struct gpu_range buffers[] = {{unit->weight.memory, 0}, gpu_tensor(x), gpu_tensor(out)};
+    struct kd_linear p = {.weight = unit->weight.shape,
+                          .x_stride = (uint32_t)x->stride,
+                          .out_stride = (uint32_t)out->stride};
+    gpu_run(gpu, GPU_KERNEL_linear, buffers, 3, &p, sizeof p,
+            (struct gpu_groups){x->rows, ceil_div(unit->rows, KD_DOTS), 1}, KD_DOT_THREADS);
 }
 
 void gpu_linear(struct device *device, const struct linear_args *args)
 {
+    struct gpu_device *gpu = gpu_device_of(device);
     const struct linear *linear = args->linear;
     assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
     int32_t first = 0;
-    for (int i = 0; i < linear->n_parts; i++) {
-        const struct gpu_weight *part = &linear->parts[i];
-        struct tensor out = tensor_cols(args->out, first, (int32_t)part->shape.rows);
-        struct gpu_range buffers[] = {{part->memory, 0}, gpu_tensor(&args->x), gpu_tensor(&out)};
-        struct kd_linear p = {.weight = part->shape,
-                              .x_stride = (uint32_t)args->x.stride,
-                              .out_stride = (uint32_t)args->out.stride};
-        gpu_run(gpu_device_of(device), GPU_KERNEL_linear, buffers, 3, &p, sizeof p,
-                (struct gpu_groups){args->x.rows, ceil_div(part->shape.rows, KD_DOTS), 1},
-                KD_DOT_THREADS);
-        first += (int32_t)part->shape.rows;
+    struct kd_inputs prepared = {0};
+    bool is_beside = !gpu->has_native; /* native units share the place of their prepared inputs */
+    if (is_beside)
+        gpu_beside_begin(gpu);
+    for (int i = 0; i < linear->n_units; i++) {
+        const struct unit *unit = &linear->units[i];
+        struct tensor out = tensor_cols(args->out, first, unit->rows);
+        first += unit->rows;
+        if (!unit->has_tiles) {
+            run_shared(gpu, unit, &args->x, &out);
+            continue;
+        }
+        struct kd_inputs p = inputs_of(gpu, unit, &args->x);
+        if (p.has_order || memcmp(&p, &prepared, sizeof p) != 0)
+            prepare_inputs(gpu, unit, &args->x, &p);
+        prepared = p;
+        run_tiles(gpu, unit, args->x.rows, &out);
     }
+    if (is_beside)
+        gpu_beside_end(gpu);
 }

@@ -151,8 +151,10 @@ void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *arg
 {
     assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
     assert(args->angles.cols <= args->head_dim && args->q.rows == args->k.rows);
+    gpu_beside_begin(gpu_device_of(device));
     norm_rope(device, args, &args->q, &args->q_norm);
     norm_rope(device, args, &args->k, &args->k_norm);
+    gpu_beside_end(gpu_device_of(device));
 }
 
 /* --- gates --------------------------------------------------------------------------------------

@@ -1,6 +1,10 @@
 /* The emulator as a driver: kernels are the program's own, and run when they are dispatched. Memory
- * is kept from the CPU as on a card of its own, so that tests find who reaches for it. */
+ * is kept from the CPU as on a card of its own, so that tests find who reaches for it. In the
+ * environment CSGL_EMULATOR_MEMORY is the size of its memory in bytes, and CSGL_EMULATOR_FAULT the
+ * number of a dispatch that fails, from 1 on: for tests of what happens then. */
 extern "C" {
+#include "base/options.h"
+#include "base/system.h"
 #include "device/gpu/driver.h"
 }
 
@@ -11,6 +15,11 @@ extern "C" {
 #include <string.h>
 
 struct gpu {
+    uint64_t memory_bytes; /* of the whole GPU; 0: the machine's own */
+    uint64_t used_bytes;
+    uint64_t n_dispatches, fault_at; /* the dispatch that fails; 0: none */
+    double *marks;                   /* system_seconds() */
+    int n_marks;
     char fault[sizeof emulator::fault]; /* the first; empty: none */
 };
 
@@ -19,30 +28,49 @@ struct gpu_memory {
     size_t bytes;
 };
 
+static uint64_t number_of(const char *variable)
+{
+    const char *text = options_environment(variable);
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
 static enum status emulator_open(int index, struct gpu **out, struct error *error)
 {
     *out = NULL;
     if (index != 0)
         return error_set(error, ERROR_INVALID, "there is no emulator %d; there is one, 0", index);
     *out = (struct gpu *)calloc(1, sizeof **out);
-    return *out ? OK : error_memory(error, sizeof **out);
+    if (!*out)
+        return error_memory(error, sizeof **out);
+    (*out)->memory_bytes = number_of("CSGL_EMULATOR_MEMORY");
+    (*out)->fault_at = number_of("CSGL_EMULATOR_FAULT");
+    return OK;
 }
 
 static void emulator_close(struct gpu *gpu)
 {
+    free(gpu->marks);
     free(gpu);
 }
 
-static void emulator_info(const struct gpu *, struct gpu_info *out)
+static void emulator_info(const struct gpu *gpu, struct gpu_info *out)
 {
     *out = gpu_info();
+    if (gpu->memory_bytes)
+        out->memory_bytes = gpu->memory_bytes - gpu->used_bytes;
     snprintf(out->name, sizeof out->name, "emulator");
     out->max_threads = emulator::MAX_THREADS;
 }
 
-static enum status emulator_alloc(struct gpu *, size_t bytes, struct gpu_memory **out,
+static enum status emulator_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory **out,
                                   struct error *error)
 {
+    *out = NULL;
+    if (gpu->memory_bytes && bytes > gpu->memory_bytes - gpu->used_bytes)
+        return error_set(error, ERROR_LIMIT,
+                         "the emulator: %.2f MB were asked for and %.2f MB of %.2f MB are free",
+                         (double)bytes / 1e6, (double)(gpu->memory_bytes - gpu->used_bytes) / 1e6,
+                         (double)gpu->memory_bytes / 1e6);
     *out = (struct gpu_memory *)malloc(sizeof **out);
     unsigned char *data = (unsigned char *)emulator::memory_alloc(bytes);
     if (!*out || !data) {
@@ -53,13 +81,15 @@ static enum status emulator_alloc(struct gpu *, size_t bytes, struct gpu_memory 
         return error_memory(error, bytes);
     }
     **out = gpu_memory{data, bytes};
+    gpu->used_bytes += bytes;
     return OK;
 }
 
-static void emulator_free(struct gpu *, struct gpu_memory *memory)
+static void emulator_free(struct gpu *gpu, struct gpu_memory *memory)
 {
     if (!memory)
         return;
+    gpu->used_bytes -= memory->bytes;
     emulator::memory_free(memory->data);
     free(memory);
 }
@@ -110,6 +140,13 @@ static void emulator_dispatch(struct gpu *gpu, const struct gpu_kernel *handle,
     static emulator::Launch launch;
     if (gpu->fault[0])
         return;
+    if (++gpu->n_dispatches == gpu->fault_at) {
+        char text[160];
+        snprintf(text, sizeof text, "kernel %s: dispatch %llu was to fail", kernel->name,
+                 (unsigned long long)gpu->fault_at);
+        keep_fault(gpu, text);
+        return;
+    }
     if (grid->n_threads == 0 || grid->n_threads % GPU_SIMD_WIDTH ||
         grid->n_threads > emulator::MAX_THREADS || args_bytes > emulator::MAX_ARGS ||
         n_buffers > emulator::MAX_BUFFERS) {
@@ -143,6 +180,28 @@ static enum status emulator_wait(struct gpu *gpu, struct error *error)
     return gpu->fault[0] ? error_set(error, ERROR_IO, "%s", gpu->fault) : OK;
 }
 
+/* What was dispatched has run already. */
+static void emulator_mark(struct gpu *gpu, int i)
+{
+    if (i >= gpu->n_marks) {
+        double *marks = (double *)realloc(gpu->marks, (size_t)(2 * (i + 1)) * sizeof *marks);
+        if (!marks) {
+            keep_fault(gpu, "there is no memory for a mark");
+            return;
+        }
+        gpu->marks = marks;
+        gpu->n_marks = 2 * (i + 1);
+    }
+    gpu->marks[i] = system_seconds();
+}
+
+static enum status emulator_marked(struct gpu *gpu, int from, int to, double *seconds,
+                                   struct error *)
+{
+    *seconds = gpu->marks[to] - gpu->marks[from];
+    return OK;
+}
+
 extern "C" const struct gpu_driver gpu_driver_emulator = {
     .name = "emulator",
     .open = emulator_open,
@@ -158,4 +217,6 @@ extern "C" const struct gpu_driver gpu_driver_emulator = {
     .barrier = emulator_barrier,
     .commit = emulator_commit,
     .wait = emulator_wait,
+    .mark = emulator_mark,
+    .marked = emulator_marked,
 };

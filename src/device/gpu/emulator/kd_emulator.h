@@ -123,6 +123,7 @@ static inline T simd_broadcast(T v, uint lane, ::emulator::Site site = ::emulato
         return function(x);                                                                        \
     }
 KD_MATH(kd_exp, __builtin_expf)
+KD_MATH(kd_log, __builtin_logf)
 KD_MATH(kd_log1p, __builtin_log1pf)
 KD_MATH(kd_sin, __builtin_sinf)
 KD_MATH(kd_cos, __builtin_cosf)
@@ -131,6 +132,7 @@ KD_MATH(sqrt, __builtin_sqrtf)
 KD_MATH(rsqrt, 1.0f / __builtin_sqrtf)
 KD_MATH(fabs, __builtin_fabsf)
 KD_MATH(floor, __builtin_floorf)
+KD_MATH(rint, __builtin_rintf)
 #undef KD_MATH
 
 static inline float fma(float a, float b, float c)

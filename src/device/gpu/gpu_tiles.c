@@ -1,0 +1,300 @@
+/* A tile is 16 rows and 64 columns. Of the 32 lanes lane 4 g + t has rows g and g + 8, and of each
+ * half of 32 positions those from 8 t on, j = 0 .. 7. What a lane has of a tile are words of 16
+ * bytes, a word of all lanes after the other:
+ *
+ *     4 bits    1 word: rows g (halves 0, 1) and g + 8, 4 bytes each; j lies in bits 4 n, n of
+ *               j = 0 .. 7: 0, 4, 1, 5, 2, 6, 3, 7
+ *     8 bits    2 words, one a half: rows g and g + 8, 8 bytes each; of 4 the middle two change
+ *               places
+ *     16 bits   4 words: for each half rows g and g + 8, in order
+ *
+ * So a mask makes two codes of a 32-bit word the f16 pair that the matrix unit wants: see
+ * kernels/cuda/linear_tiles.h. */
+#include "device/gpu/gpu_tiles.h"
+
+#include "base/half.h"
+#include "base/size.h"
+#include "device/gpu/gpu_weight.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = KD_TILE_ROWS, COLS = KD_TILE_COLS, LANES = 32, WORD = 16, SECTION_ALIGN = 256 };
+
+#define TILE_INFO(name, bits, spans, is_wide) {bits, spans, is_wide},
+const struct gpu_tile_info gpu_tile_infos[N_GPU_TILE_FORMS] = {GPU_TILE_FORMS(TILE_INFO)};
+#undef TILE_INFO
+
+static bool is_power_of_two(int64_t n)
+{
+    return (n & (n - 1)) == 0;
+}
+
+/* Whether scales and biases are the file's own values of 2 bytes. */
+static bool has_narrow_levels(const struct weight *w)
+{
+    const struct weight_levels *l = &w->levels;
+    return w->encoding == WEIGHT_AFFINE && (l->type == LEVEL_F16 || l->type == LEVEL_BF16) &&
+           l->factor == 1.0f && (l->biases || l->is_made || is_power_of_two(l->offset));
+}
+
+/* Form and levels of one slice. */
+static bool describe_slice(const struct weight_slice *slice, struct gpu_tile_shape *out)
+{
+    const struct weight *w = &slice->weight;
+    const struct weight_encoding_info info = weight_shape(w);
+    if (slice->keeps_f32 || w->encoding == WEIGHT_F32 || w->encoding == WEIGHT_E4M3)
+        return false;
+    if (weight_is_float(w)) {
+        out->form = w->encoding == WEIGHT_BF16 ? GPU_TILE_bf16 : GPU_TILE_f16;
+        out->is_bf16 = w->encoding == WEIGHT_BF16;
+        return true;
+    }
+    int64_t group = info.group < slice->cols ? info.group : slice->cols;
+    if (group == slice->cols) /* one group a row: any number of tiles shares its levels */
+        for (group = COLS; group < slice->cols; group *= 2)
+            ;
+    if (group < 16 || !is_power_of_two(group))
+        return false;
+    for (out->level_shift = 0; COLS << out->level_shift < group; out->level_shift++)
+        ;
+    /* The codes of E2M1 are doubled values plus 16. */
+    bool is_byte = info.bits > 4 || w->encoding == WEIGHT_E2M1;
+    bool is_narrow = has_narrow_levels(w);
+    out->is_bf16 = is_narrow && w->levels.type == LEVEL_BF16;
+    if (group == 16)
+        out->form = is_byte ? GPU_TILE_q8s4w : GPU_TILE_q4s4w;
+    else if (!is_narrow)
+        out->form = is_byte ? GPU_TILE_q8s2w : GPU_TILE_q4s2w;
+    else if (group == 32)
+        out->form = is_byte ? GPU_TILE_q8s2 : GPU_TILE_q4s2;
+    else
+        out->form = is_byte ? GPU_TILE_q8 : GPU_TILE_q4;
+    return true;
+}
+
+static uint32_t n_levels(const struct gpu_tile_shape *shape)
+{
+    return (shape->n_tiles + (1u << shape->level_shift) - 1) >> shape->level_shift;
+}
+
+/* Bytes of a row of tiles, and of its levels. */
+static size_t codes_bytes(const struct gpu_tile_shape *shape)
+{
+    return (size_t)shape->n_tiles * ROWS * COLS * gpu_tile_infos[shape->form].bits / 8;
+}
+
+static size_t levels_bytes(const struct gpu_tile_shape *shape)
+{
+    const struct gpu_tile_info *info = &gpu_tile_infos[shape->form];
+    return (size_t)n_levels(shape) * info->spans * ROWS * 2 * (info->is_wide ? 4 : 2);
+}
+
+static size_t add_section(struct gpu_tile_shape *out, size_t bytes)
+{
+    size_t at = bytes ? out->bytes : 0;
+    out->bytes += size_round_up(bytes, SECTION_ALIGN);
+    return at;
+}
+
+bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
+                        struct gpu_tile_shape *out)
+{
+    *out = (struct gpu_tile_shape){.cols = (uint32_t)slices->cols,
+                                   .n_tiles = (uint32_t)ceil_div(slices->cols, COLS)};
+    bool has_bias = false;
+    for (int i = 0; i < n_slices; i++) {
+        struct gpu_tile_shape one = {0};
+        if (!describe_slice(&slices[i], &one))
+            return false;
+        if (i == 0) {
+            out->form = one.form;
+            out->level_shift = one.level_shift;
+            out->is_bf16 = one.is_bf16;
+        } else if (one.form != out->form || one.level_shift != out->level_shift ||
+                   one.is_bf16 != out->is_bf16 || out->rows % ROWS ||
+                   slices[i].weight.has_order || slices[0].weight.has_order)
+            return false;
+        out->rows += (uint32_t)slices[i].rows;
+        has_bias |= slices[i].bias != NULL;
+    }
+    size_t row_tiles = (size_t)ceil_div(out->rows, ROWS);
+    add_section(out, row_tiles * codes_bytes(out));
+    out->levels = add_section(out, row_tiles * levels_bytes(out));
+    out->out_bias = add_section(out, has_bias ? out->rows * sizeof(float) : 0);
+    out->order = add_section(out, slices->weight.has_order ? out->cols * sizeof(int32_t) : 0);
+    return true;
+}
+
+uint32_t gpu_tile_column(uint32_t position, uint32_t spans)
+{
+    if (spans < 4)
+        return position;
+    /* A group of 16 is what one product takes: j = 0, 1, 4, 5 or 2, 3, 6, 7 of a half. */
+    uint32_t half = position / 32, t = position / 8 % 4, j = position % 8;
+    return 16 * (2 * half + j / 2 % 2) + 4 * t + 2 * (j / 4) + j % 2;
+}
+
+/* --- packing ---------------------------------------------------------------------------------- */
+
+/* Rows of one row of tiles, taken apart: codes or 16-bit values [ROWS][n_tiles * COLS] of 2 bytes,
+ * scales and biases [ROWS][n_groups]. */
+struct rows {
+    uint16_t *values;
+    float *scales, *biases;
+    uint8_t *codes; /* a row's */
+    uint32_t width, n_groups, group;
+};
+
+static void read_row(const struct weight_slice *slice, int64_t row, int r, const struct rows *to)
+{
+    struct weight one = weight_row_piece(
+        &slice->weight, row_pattern_at(&slice->pattern, slice->row + row), slice->col, slice->cols);
+    uint16_t *values = to->values + (size_t)r * to->width;
+    if (weight_is_float(&one)) {
+        memcpy(values, one.data, (size_t)slice->cols * 2);
+        return;
+    }
+    struct weight_row parts = {.codes = to->codes,
+                               .scales = to->scales + (size_t)r * to->n_groups,
+                               .biases = to->biases + (size_t)r * to->n_groups};
+    weight_row_read(&one, 0, &parts);
+    for (int64_t c = 0; c < slice->cols; c++)
+        values[c] = to->codes[c];
+}
+
+/* A lane's half of a row: the values of j = 0 .. 7. */
+static void half_of(const uint16_t *tile, uint32_t t, uint32_t half, uint32_t spans,
+                    uint16_t out[8])
+{
+    for (uint32_t j = 0; j < 8; j++)
+        out[j] = tile[gpu_tile_column(32 * half + 8 * t + j, spans)];
+}
+
+static void pack_half(const uint16_t v[8], uint32_t bits, uint8_t *to)
+{
+    static const uint8_t places[4] = {0, 2, 1, 3};
+    uint32_t word = 0;
+    for (uint32_t j = 0; j < 8; j++)
+        if (bits == 4)
+            word |= (uint32_t)v[j] << (4 * (j / 2 + 4 * (j % 2)));
+        else if (bits == 8)
+            to[j / 4 * 4 + places[j % 4]] = (uint8_t)v[j];
+        else
+            memcpy(to + 2 * j, &v[j], 2);
+    if (bits == 4)
+        memcpy(to, &word, sizeof word);
+}
+
+static void pack_codes(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
+{
+    const struct gpu_tile_info *info = &gpu_tile_infos[shape->form];
+    for (uint32_t k = 0; k < shape->n_tiles; k++, to += (size_t)ROWS * COLS * info->bits / 8)
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            for (uint32_t half = 0; half < 2; half++)
+                for (uint32_t low = 0; low < 2; low++) {
+                    const uint16_t *row = rows->values +
+                                          (size_t)(lane / 4 + 8 * low) * rows->width +
+                                          (size_t)k * COLS;
+                    /* Which word, and where in it. */
+                    uint32_t word = info->bits == 4   ? 0
+                                    : info->bits == 8 ? half
+                                                      : 2 * half + low;
+                    uint32_t place = info->bits == 4   ? 8 * low + 4 * half
+                                     : info->bits == 8 ? 8 * low
+                                                       : 0;
+                    uint16_t v[8];
+                    half_of(row, lane % 4, half, info->spans, v);
+                    pack_half(v, info->bits, to + ((size_t)word * LANES + lane) * WORD + place);
+                }
+}
+
+static void put_level(const struct gpu_tile_shape *shape, float value, size_t i, uint8_t *to)
+{
+    uint16_t half = shape->is_bf16 ? bf16_from_f32(value) : f16_from_f32(value);
+    if (gpu_tile_infos[shape->form].is_wide)
+        memcpy(to + 4 * i, &value, 4);
+    else
+        memcpy(to + 2 * i, &half, 2);
+}
+
+/* [level][span][g]: scale and bias of row g, then of row g + 8. */
+static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
+{
+    uint32_t spans = gpu_tile_infos[shape->form].spans;
+    size_t i = 0;
+    for (uint32_t l = 0; l < n_levels(shape); l++)
+        for (uint32_t s = 0; s < spans; s++) {
+            uint32_t group = ((l << shape->level_shift) * COLS + s * (COLS / spans)) / rows->group;
+            for (uint32_t g = 0; g < 8; g++)
+                for (uint32_t low = 0; low < 2; low++) {
+                    size_t at = (size_t)(g + 8 * low) * rows->n_groups + group;
+                    bool is_there = group < rows->n_groups;
+                    put_level(shape, is_there ? rows->scales[at] : 0, i++, to);
+                    put_level(shape, is_there ? rows->biases[at] : 0, i++, to);
+                }
+        }
+}
+
+static bool rows_init(struct rows *rows, const struct weight_slice *slice,
+                      const struct gpu_tile_shape *shape)
+{
+    rows->width = shape->n_tiles * COLS;
+    rows->group = (uint32_t)weight_shape(&slice->weight).group;
+    rows->n_groups = (uint32_t)ceil_div(slice->cols, rows->group);
+    rows->values = calloc((size_t)ROWS * rows->width, sizeof *rows->values);
+    rows->scales = calloc((size_t)ROWS * rows->n_groups, sizeof *rows->scales);
+    rows->biases = calloc((size_t)ROWS * rows->n_groups, sizeof *rows->biases);
+    rows->codes = malloc(rows->width);
+    return rows->values && rows->scales && rows->biases && rows->codes;
+}
+
+static void rows_done(struct rows *rows)
+{
+    free(rows->values);
+    free(rows->scales);
+    free(rows->biases);
+    free(rows->codes);
+}
+
+/* `row` is the slice's first row in the whole. */
+static bool pack_slice(const struct weight_slice *slice, const struct gpu_tile_shape *shape,
+                       size_t row, uint8_t *to)
+{
+    struct rows rows = {0};
+    bool is_ok = rows_init(&rows, slice, shape);
+    size_t values_bytes = (size_t)ROWS * rows.width * sizeof *rows.values;
+    for (int64_t first = 0; is_ok && first < slice->rows; first += ROWS) {
+        int64_t n = slice->rows - first < ROWS ? slice->rows - first : ROWS;
+        size_t tile = (row + (size_t)first) / ROWS;
+        if (n < ROWS) { /* what is left of the rows before */
+            memset(rows.values, 0, values_bytes);
+            memset(rows.scales, 0, (size_t)ROWS * rows.n_groups * sizeof(float));
+            memset(rows.biases, 0, (size_t)ROWS * rows.n_groups * sizeof(float));
+        }
+        for (int r = 0; r < (int)n; r++)
+            read_row(slice, first + r, r, &rows);
+        pack_codes(&rows, shape, to + tile * codes_bytes(shape));
+        if (gpu_tile_infos[shape->form].spans)
+            pack_levels(&rows, shape, to + shape->levels + tile * levels_bytes(shape));
+    }
+    rows_done(&rows);
+    if (slice->bias && shape->out_bias)
+        memcpy(to + shape->out_bias + row * sizeof(float), slice->bias,
+               (size_t)slice->rows * sizeof(float));
+    return is_ok;
+}
+
+bool gpu_tiles_pack(const struct weight_slice *slices, int n_slices,
+                    const struct gpu_tile_shape *shape, uint8_t *to)
+{
+    size_t row = 0;
+    bool is_ok = true;
+    for (int i = 0; i < n_slices && is_ok; i++) {
+        is_ok = pack_slice(&slices[i], shape, row, to);
+        row += (size_t)slices[i].rows;
+    }
+    if (shape->order)
+        memcpy(to + shape->order, slices->weight.order, (size_t)shape->cols * sizeof(int32_t));
+    return is_ok;
+}

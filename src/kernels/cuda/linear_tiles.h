@@ -1,0 +1,91 @@
+// Products with weights in tiles (args.h, struct kd_tiles): what linear_flat.cu, for few rows, and
+// linear_many.cu, for many, have in common. The weights' rows are the 16 rows of the matrix unit's
+// first operand, the rows of the input are columns of its second.
+//
+// Codes are multiplied as they are: an integer of up to 8 bits in the low bits of an f16 is the
+// subnormal code * 2^-24, exactly. So no code is ever converted, and scale and bias are applied in
+// f32 to the sum of a group: scale * sum(code x) + bias * sum(x).
+#ifndef CSGL_KERNELS_CUDA_LINEAR_TILES_H
+#define CSGL_KERNELS_CUDA_LINEAR_TILES_H
+
+#include "native.h"
+
+// Scales and biases of rows g and g + 8.
+struct row_levels {
+    float scale, bias, scale8, bias8;
+};
+
+// A lane's part of a tile of 16 rows and 64 columns. Its columns are numbered j = 0 .. 15: those of
+// input positions 8 t .. 8 t + 7 and 32 + 8 t .. 32 + 8 t + 7. A product A takes j = 0, 1, 4, 5 of
+// each half, a product B j = 2, 3, 6, 7: see gpu_tiles.c, which lays the codes.
+template <int BITS> struct tile_codes {
+    uint4 words[BITS / 4];
+};
+
+template <int BITS> NATIVE void load_codes(tile_codes<BITS> &to, const uint4 *from)
+{
+#pragma unroll
+    for (int i = 0; i < BITS / 4; i++)
+        to.words[i] = native_stream(from + i * 32);
+}
+
+// The matrix unit's first operand of product A (is_b false) or B of a half.
+template <int BITS>
+NATIVE void fragment(uint32_t (&a)[4], const tile_codes<BITS> &codes, int half, bool is_b)
+{
+    if (BITS == 4) {
+        const uint32_t mask = is_b ? 0x00F000F0u : 0x000F000Fu;
+        const uint32_t w = half ? codes.words[0].y : codes.words[0].x;
+        const uint32_t w8 = half ? codes.words[0].w : codes.words[0].z;
+        a[0] = w & mask;
+        a[1] = w8 & mask;
+        a[2] = w >> 8 & mask;
+        a[3] = w8 >> 8 & mask;
+    } else if (BITS == 8) {
+        const uint4 w = codes.words[half];
+        const int shift = is_b ? 8 : 0;
+        a[0] = w.x >> shift & 0x00FF00FFu;
+        a[1] = w.z >> shift & 0x00FF00FFu;
+        a[2] = w.y >> shift & 0x00FF00FFu;
+        a[3] = w.w >> shift & 0x00FF00FFu;
+    } else {
+        const uint4 w = codes.words[2 * half], w8 = codes.words[2 * half + 1];
+        a[0] = is_b ? w.y : w.x;
+        a[1] = is_b ? w8.y : w8.x;
+        a[2] = is_b ? w.w : w.z;
+        a[3] = is_b ? w8.w : w8.z;
+    }
+}
+
+// IS_WIDE: levels of f32, else of f16 or bf16.
+template <bool IS_WIDE> NATIVE row_levels load_levels(const void *from, bool is_bf16)
+{
+    row_levels l;
+    if (IS_WIDE) {
+        const float4 v = *(const float4 *)from;
+        l = {v.x, v.y, v.z, v.w};
+    } else {
+        const uint2 v = *(const uint2 *)from;
+        const float2 a = is_bf16 ? native_unpack<true>(v.x) : native_unpack<false>(v.x);
+        const float2 b = is_bf16 ? native_unpack<true>(v.y) : native_unpack<false>(v.y);
+        l = {a.x, a.y, b.x, b.y};
+    }
+    return l;
+}
+
+// sum += scale * (a + b) + bias * inputs; the codes of product B lie 4 bits higher if BITS is 4.
+template <int BITS>
+NATIVE void add_group(float (&sum)[4], const float *a, const float *b,
+                      const row_levels &l, float2 inputs)
+{
+    float t[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        t[i] = BITS == 4 ? fmaf(b[i], 0.0625f, a[i]) : a[i] + b[i];
+    sum[0] = fmaf(l.scale, t[0], fmaf(l.bias, inputs.x, sum[0]));
+    sum[1] = fmaf(l.scale, t[1], fmaf(l.bias, inputs.y, sum[1]));
+    sum[2] = fmaf(l.scale8, t[2], fmaf(l.bias8, inputs.x, sum[2]));
+    sum[3] = fmaf(l.scale8, t[3], fmaf(l.bias8, inputs.y, sum[3]));
+}
+
+#endif

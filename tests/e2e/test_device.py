@@ -1,0 +1,65 @@
+"""A GPU from the command line to the server, against the CPU. CSGL_TEST_GPU names the device, as --device does."""
+
+import json
+import math
+import os
+
+import pytest
+
+from serving import Server
+
+DEVICE = os.environ.get("CSGL_TEST_GPU", "")
+CONFIG = {"model_type": "qwen3", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1000,
+          "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+          "tie_word_embeddings": True}
+
+pytestmark = pytest.mark.skipif(not DEVICE, reason="CSGL_TEST_GPU names no GPU")
+
+
+@pytest.fixture(scope="module", params=["bf16", "mlx_q4", "Q8_0"])
+def weights(request, tmp_path_factory):
+    """The options for a model of made-up weights of each type."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return ("--random-weights", folder, "--quantization", request.param)
+
+
+def generate(csgl, weights, device):
+    result = csgl("generate", *weights, "--device", device, "--activations", "float", "--kv-cache-dtype", "f32",
+                  "--temperature", "0", "--max-tokens", "12", "--json", "--logprobs", "2", "the way of a request")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_tokens_and_logprobs_are_the_cpus(csgl, weights):
+    expected, got = generate(csgl, weights, "cpu"), generate(csgl, weights, DEVICE)
+    n_compared = 0
+    for ours, theirs in zip(got["tokens"], expected["tokens"], strict=True):
+        best, second = (top["logprob"] for top in theirs["top_logprobs"][:2])
+        if ours["id"] != theirs["id"]:
+            assert best - second < 4e-3, (ours, theirs)  # a near-tie: what follows has another past
+            break
+        assert math.isclose(ours["logprob"], theirs["logprob"], abs_tol=1e-3), (ours, theirs)
+        n_compared += 1
+    assert n_compared >= 1
+
+
+def test_a_server_answers(binary, weights):
+    server = Server(binary, None, *map(str, weights), "--device", DEVICE)
+    try:
+        replies = [server.complete("the sea is") for _ in range(2)]
+        assert [reply.status for reply in replies] == [200, 200]
+        assert replies[0].json["choices"] == replies[1].json["choices"]
+        assert replies[0].json["usage"]["completion_tokens"] == 8
+    finally:
+        assert server.stop() == 0
+
+
+def test_batches_are_measured(csgl, weights):
+    result = csgl("bench_one_batch", *weights, "--device", DEVICE, "--input-len", "6", "--output-len", "3",
+                  "--batch-size", "1,4", "--runs", "1", "--json")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["batch_size"] for line in lines] == [1, 4]
+    assert all(line["prefill_tokens_per_s"] > 0 and line["median_itl_ms"] > 0 for line in lines)

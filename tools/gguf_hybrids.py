@@ -1,14 +1,15 @@
-"""How llama.cpp's converter writes the layers of Qwen3.5 that transformers has otherwise, and the way back.
+"""How llama.cpp's converter writes the layers of Qwen3-Next and Qwen3.5 that transformers has otherwise, and the way back.
 
-    norms hold 1 + w; ssm_a is -exp(A_log); conv1d loses its middle axis; the value heads of a linear layer are in another
-    order: the first ones of all key heads, then the second ones, and so on.
+    norms hold 1 + w; ssm_a is -exp(A_log); conv1d loses its middle axis. Of Qwen3.5 and its mixtures the value heads of a
+    linear layer are in another order: the first ones of all key heads, then the second ones, and so on. Of Qwen3-Next they
+    stay where they are, and the fused weight of q, k, v and z becomes one of all q, all k, all v and one of z.
 
 A module of gguf_reference.py and gguf_writing.py; it has no command of its own.
 """
 
 import numpy as np
 
-ARCHITECTURES = {"qwen35": "qwen3_5_text"}
+ARCHITECTURES = {"qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text", "qwen3next": "qwen3_next"}
 
 LAYER_NAMES = {
     "post_attention_norm": "post_attention_layernorm",
@@ -16,6 +17,7 @@ LAYER_NAMES = {
     "attn_gate": "linear_attn.in_proj_z",
     "ssm_alpha": "linear_attn.in_proj_a",
     "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_ba": "linear_attn.in_proj_ba",
     "ssm_conv1d": "linear_attn.conv1d",
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
@@ -58,6 +60,8 @@ def turn_heads(values, config, axis, first, head, back):
 
 def turn(name, values, config, back):
     """A tensor of a linear layer by its transformers name."""
+    if config.model_type == "qwen3_next":
+        return values
     n, dim = config.linear_num_key_heads * config.linear_key_head_dim * 2, config.linear_value_head_dim
     module = name.split("linear_attn.")[1].removesuffix(".weight")
     axis, first, head = {
@@ -65,6 +69,27 @@ def turn(name, values, config, back):
         "in_proj_a": (0, 0, 1), "in_proj_b": (0, 0, 1), "A_log": (0, 0, 1), "dt_bias": (0, 0, 1),
     }.get(module, (0, 0, 0))
     return turn_heads(values, config, axis, first, head, back) if head else values
+
+
+def of_key_heads(config):
+    """How many rows of q, k, v and z one key head has in Qwen3-Next's fused weight."""
+    values = config.linear_num_value_heads // config.linear_num_key_heads * config.linear_value_head_dim
+    return np.cumsum([config.linear_key_head_dim, config.linear_key_head_dim, values, values])
+
+
+def split_qkvz(values, config):
+    """[(name behind the layer, rows)] of Qwen3-Next's in_proj_qkvz."""
+    borders = of_key_heads(config)
+    heads = values.reshape(config.linear_num_key_heads, borders[-1], -1)
+    q, k, v, z = (part.reshape(-1, values.shape[-1]) for part in np.split(heads, borders[:-1], axis=1))
+    return [("attn_qkv.weight", np.concatenate([q, k, v])), ("attn_gate.weight", z)]
+
+
+def join_qkvz(qkv, z, config):
+    """The way back."""
+    n, keys = config.linear_num_key_heads, config.linear_num_key_heads * config.linear_key_head_dim
+    parts = [*np.split(qkv, [keys, 2 * keys]), z]
+    return np.concatenate([part.reshape(n, -1, qkv.shape[-1]) for part in parts], axis=1).reshape(-1, qkv.shape[-1])
 
 
 def is_zero_centred(name):

@@ -14,14 +14,16 @@ import argparse
 import gguf
 import numpy as np
 import torch
-from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config,
-                          Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig, Qwen2Config,
+                          Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig,
+                          Qwen3NextConfig)
 
 import gguf_hunyuan
 import gguf_hybrids
 
 CONFIG_CLASSES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
                   "qwen2moe": Qwen2MoeConfig, "qwen3moe": Qwen3MoeConfig, "qwen35": Qwen3_5TextConfig,
+                  "qwen35moe": Qwen3_5MoeTextConfig, "qwen3next": Qwen3NextConfig,
                   "hunyuan-dense": HunYuanDenseV1Config, "hunyuan-moe": HunYuanMoEV1Config}
 
 GLOBAL_NAMES = {
@@ -47,8 +49,9 @@ LAYER_NAMES = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
-# Stacks [experts, out, in]; transformers holds gate and up in one.
+# Stacks [experts, out, in]; transformers holds gate and up in one, and so may a file.
 EXPERT_NAMES = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+FUSED_NAME = "ffn_gate_up_exps"
 
 
 def layer_names(architecture):
@@ -133,14 +136,14 @@ def model_config(metadata, tensors):
     }
     if metadata.architecture in gguf_hunyuan.ARCHITECTURES:
         config |= gguf_hunyuan.configuration(metadata)
-    elif "moe" in metadata.architecture:
+    elif metadata.model("expert_count") is not None:
         config |= {
             "num_experts": int(metadata.model("expert_count")),
             "num_experts_per_tok": int(metadata.model("expert_used_count")),
             "moe_intermediate_size": int(metadata.model("expert_feed_forward_length")),
-            "norm_topk_prob": metadata.architecture == "qwen3moe",
+            "norm_topk_prob": metadata.architecture.startswith("qwen3"),
         }
-    if metadata.architecture == "qwen2moe":
+    if metadata.model("expert_shared_feed_forward_length") is not None:
         config["shared_expert_intermediate_size"] = int(metadata.model("expert_shared_feed_forward_length"))
     if metadata.architecture in gguf_hybrids.ARCHITECTURES:
         config |= gguf_hybrids.configuration(metadata)
@@ -161,24 +164,29 @@ def state_dict(metadata, tensors, config):
     for name, values in tensors.items():
         if name == "rope_freqs.weight":
             continue
+        module = name.split(".")[-2]
         if metadata.architecture in gguf_hybrids.ARCHITECTURES:
             theirs, values = gguf_hybrids.from_gguf(name, values, config)
-            state[theirs or huggingface_name(name, metadata.architecture)] = torch.from_numpy(np.ascontiguousarray(values))
-            continue
-        module = name.split(".")[-2]
+            if theirs:
+                state[theirs] = torch.from_numpy(np.ascontiguousarray(values))
+                continue
         if metadata.architecture == "llama" and module in heads:
             values = unpermute_rows(values, heads[module])
-        if module in EXPERT_NAMES:
+        if module in (*EXPERT_NAMES, FUSED_NAME):
             continue
         if module == "ffn_gate_inp_shexp":
             values = values[None]
         state[huggingface_name(name, metadata.architecture)] = torch.from_numpy(np.ascontiguousarray(values))
+    for name in [name for name in state if metadata.architecture == "qwen3next" and name.endswith("in_proj_qkv.weight")]:
+        qkv, z = (state.pop(other).numpy() for other in (name, name.replace("in_proj_qkv", "in_proj_z")))
+        state[name.replace("in_proj_qkv", "in_proj_qkvz")] = torch.from_numpy(gguf_hybrids.join_qkvz(qkv, z, config))
     for name in tensors:
-        if "ffn_gate_exps" in name:
-            experts = f"model.layers.{name.split('.')[1]}.mlp.experts"
-            gate, up, down = (tensors[name.replace("ffn_gate_exps", other)] for other in EXPERT_NAMES)
-            state[f"{experts}.gate_up_proj"] = torch.from_numpy(np.concatenate([gate, up], axis=1))
-            state[f"{experts}.down_proj"] = torch.from_numpy(down)
+        if "ffn_down_exps" in name:
+            layer = name.split(".")[1]
+            gate, up, fused = (tensors.get(f"blk.{layer}.{part}.weight") for part in (*EXPERT_NAMES[:2], FUSED_NAME))
+            fused = np.concatenate([gate, up], axis=1) if fused is None else fused
+            state[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.from_numpy(fused)
+            state[f"model.layers.{layer}.mlp.experts.down_proj"] = torch.from_numpy(tensors[name])
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     return state

@@ -1,4 +1,5 @@
-"""Writes a transformers llama, qwen, Qwen3.5 or Hunyuan model as a GGUF file, with block encoders for Q2_K to Q6_K and IQ4_NL.
+"""Writes a transformers llama, qwen, Qwen3.5 or Hunyuan model, a mixture or a hybrid of those as a GGUF file, with
+block encoders for Q2_K to Q6_K and IQ4_NL.
 
 The `gguf` package encodes F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and MXFP4 itself; for the others it only
 decodes, so plain encoders stand here. They are valid, not optimal: the judge of a test is what the file
@@ -10,7 +11,7 @@ import numpy as np
 
 import gguf_hunyuan
 import gguf_hybrids
-from gguf_reference import EXPERT_NAMES, GLOBAL_NAMES, layer_names, permute_rows
+from gguf_reference import EXPERT_NAMES, FUSED_NAME, GLOBAL_NAMES, layer_names, permute_rows
 
 SUPERBLOCK = 256
 
@@ -222,12 +223,12 @@ def add_mixture(writer, config):
     writer.add_expert_count(config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if config.model_type == "qwen2_moe":
+    if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
 
-def tensors_of(model):
-    """(GGUF name, values) of all tensors: stacks of gate and up rows in two, the shared expert's gate as a vector."""
+def tensors_of(model, has_fused_experts):
+    """(GGUF name, values) of all tensors: stacks of gate and up rows in two or one, the shared expert's gate as a vector."""
     architecture = architecture_of(model.config)
     heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
     for name, tensor in model.state_dict().items():
@@ -236,12 +237,18 @@ def tensors_of(model):
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         if model.config.model_type in gguf_hybrids.ARCHITECTURES.values():
+            if module == "in_proj_qkvz":
+                parts = gguf_hybrids.split_qkvz(values, model.config)
+                yield from ((f"blk.{name.split('.')[2]}.{ours}", rows) for ours, rows in parts)
+                continue
             ours, values = gguf_hybrids.to_gguf(name, values, model.config)
-            yield ours or gguf_name(name, architecture), values
-            continue
+            if ours:
+                yield ours, values
+                continue
         if module == "experts":
-            stacks = zip(EXPERT_NAMES, np.split(values, 2, axis=1)) if name.endswith("gate_up_proj") else [
-                (EXPERT_NAMES[2], values)]
+            stacks = [(FUSED_NAME if name.endswith("gate_up_proj") else EXPERT_NAMES[2], values)]
+            if name.endswith("gate_up_proj") and not has_fused_experts:
+                stacks = zip(EXPERT_NAMES, np.split(values, 2, axis=1))
             for ours, stack in stacks:
                 yield f"blk.{name.split('.')[2]}.{ours}.weight", stack
             continue
@@ -260,9 +267,10 @@ def rope_divisors(model):
     return (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
 
 
-def write_gguf(path, name, model, kind, split_max_tensors=0):
+def write_gguf(path, name, model, kind, split_max_tensors=0, has_fused_experts=False):
     """Matrices in block format `kind`, vectors in F32. With a maximum, the model becomes several files of at most so
-    many tensors: path.stem + -00001-of-0000N.gguf."""
+    many tensors: path.stem + -00001-of-0000N.gguf. Fused experts are what llama.cpp's converter writes when it is asked
+    to: gate and up in one stack."""
     config = model.config
     architecture = architecture_of(config)
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split_max_tensors)
@@ -275,12 +283,12 @@ def write_gguf(path, name, model, kind, split_max_tensors=0):
         gguf_hybrids.add_configuration(writer, config)
     if architecture == "hunyuan-moe":
         gguf_hunyuan.add_mixture(writer, config)
-    elif architecture.endswith("moe"):
+    elif hasattr(config, "num_experts"):
         add_mixture(writer, config)
     add_tokenizer(writer, architecture, config.vocab_size)
     if config.rope_parameters["rope_type"] == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_divisors(model))
-    for theirs, values in tensors_of(model):
+    for theirs, values in tensors_of(model, has_fused_experts):
         values = np.ascontiguousarray(values)
         if values.ndim == 1 or "ffn_gate_inp" in theirs or "ssm_conv1d" in theirs:
             writer.add_tensor(theirs, values)

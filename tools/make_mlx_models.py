@@ -24,7 +24,10 @@ import transformers
 from mlx.utils import tree_flatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import (AutoModelForCausalLM, LlamaConfig, Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3Config, Qwen3MoeConfig,
+                          Qwen3NextConfig)
+
+import tiny_hybrids
 
 from make_tiny_models import (build_config, logits_of, new_folder, random_model, random_tokens, routing_gap, ROUTING_GAP,
                               SMALL, write_case)
@@ -69,6 +72,15 @@ MODELS |= {
     "mlx_qwen3_moe": (Qwen3MoeConfig, {**MIXTURE, "head_dim": 32, "norm_topk_prob": True, "vocab_size": 64},
                       {"mode": "mxfp4"}, "bfloat16"),
 }
+HYBRID = {**MIXTURE, **tiny_hybrids.THRICE, **tiny_hybrids.MROPE, "hidden_size": 64, "num_attention_heads": 4,
+          "linear_num_value_heads": 4, "shared_expert_intermediate_size": 64, "moe_intermediate_size": 32,
+          # mlx-lm's head dims: whole simd groups of 32
+          "linear_key_head_dim": 32, "linear_value_head_dim": 32, "tie_word_embeddings": True,
+          **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL)}
+MODELS |= {
+    "mlx_qwen3_next": (Qwen3NextConfig, HYBRID, {"bits": 4, "group_size": 32}, "bfloat16"),
+    "mlx_qwen3_5_moe": (Qwen3_5MoeTextConfig, HYBRID, {"bits": 8, "group_size": 64}, "bfloat16"),
+}
 for i, (bits, group) in enumerate((b, g) for b in (2, 3, 4, 5, 6, 8) for g in (32, 64, 128)):
     MODELS[f"mlx_q{bits}_g{group}"] = (
         (LlamaConfig, Qwen3Config)[i % 2],
@@ -79,18 +91,31 @@ for i, (bits, group) in enumerate((b, g) for b in (2, 3, 4, 5, 6, 8) for g in (3
 
 
 def add_old_keys(path, config):
-    """What transformers 4 wrote and mlx-lm still reads of mixtures."""
+    """What transformers 4 wrote and mlx-lm still reads of mixtures and hybrids."""
     keys = json.loads(path.read_text())
     keys |= {"num_experts": config.num_experts, "rope_theta": config.rope_parameters["rope_theta"]}
+    if config.model_type in tiny_hybrids.TYPES:
+        keys |= {"full_attention_interval": tiny_hybrids.interval(config.layer_types),
+                 "partial_rotary_factor": config.rope_parameters["partial_rotary_factor"]}
+    if config.model_type == "qwen3_5_moe_text":  # mlx-lm knows the wrapper alone
+        keys = {"model_type": "qwen3_5_moe", "text_config": keys, "tie_word_embeddings": config.tie_word_embeddings}
     path.write_text(json.dumps(keys))
+
+
+def save_plain(folder, model):
+    """The folder that mlx-lm converts. It knows Qwen3.5's experts only as the published files hold them, in stacks."""
+    model.save_pretrained(folder)
+    if hasattr(model.config, "num_experts"):
+        add_old_keys(folder / "config.json", model.config)
+    if model.config.model_type == "qwen3_5_moe_text":
+        state = {name: values.contiguous() for name, values in model.state_dict().items() if name != "lm_head.weight"}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def quantize(folder, model, arguments, dtype):
     """What mlx_lm.convert does, but for the tokenizer, which these models lack."""
     with tempfile.TemporaryDirectory() as plain:
-        model.save_pretrained(plain)
-        if hasattr(model.config, "num_experts"):
-            add_old_keys(pathlib.Path(plain) / "config.json", model.config)
+        save_plain(pathlib.Path(plain), model)
         mlx_model, config = mlx_lm.utils.load_model(pathlib.Path(plain))
     mlx_model.set_dtype(getattr(mx, dtype))
     arguments = {"group_size": None, "bits": None, **arguments}
@@ -173,7 +198,9 @@ def exact_logits(model, mlx_model, tokens, dtype=torch.float64):
             weights.setdefault(key, value)
     exact = AutoModelForCausalLM.from_config(model.config, attn_implementation="eager", experts_implementation="eager",
                                              dtype=dtype).eval()
-    weights = fuse_experts({k: torch.from_numpy(np.array(v)) for k, v in weights.items()})
+    weights = fuse_experts({k.removeprefix("language_model."): torch.from_numpy(np.array(v)) for k, v in weights.items()})
+    if model.config.model_type in tiny_hybrids.TYPES:
+        weights = {k: tiny_hybrids.undo_mlx(k, v) for k, v in weights.items()}
     missing, extra = exact.load_state_dict(weights, strict=False)
     if extra or set(missing) - {"lm_head.weight"}:
         raise ValueError(f"the two references name their weights differently: {missing}, {extra}")

@@ -32,7 +32,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, GptOssConfig, HunYuanDenseV1Config, HunYuanMoEV1Config, LlamaConfig,
-                          MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5TextConfig, Qwen3Config, Qwen3MoeConfig)
+                          MistralConfig, Qwen2Config, Qwen2MoeConfig, Qwen3_5MoeTextConfig, Qwen3_5TextConfig,
+                          Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig)
 
 import tiny_hybrids
 from gguf_reference import load_model
@@ -200,8 +201,16 @@ GGUF_TINY_K = {**GGUF_TINY, "hidden_size": 256}
 N_GGUF_TOKENS = 45
 N_GGUF_TINY_TOKENS = 24
 
+GGUF_HYBRID = {
+    **tiny_hybrids.THRICE, "vocab_size": 288, "hidden_size": 64, **tiny_hybrids.ROPE,
+    **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL), "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "tie_word_embeddings": True,
+}
+GGUF_HYBRID_MIXTURE = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                       "shared_expert_intermediate_size": 64}
+
 # name: (configuration class, keys over SMALL and GGUF_SMALL, block format of the matrices[, number of tokens[, most tensors a
-# file]])
+# file[, whether experts are fused]]])
 GGUF_MODELS = {
     "gguf_f32": (LlamaConfig, {**GGUF_LLAMA, "tie_word_embeddings": True}, "F32"),
     "gguf_f16": (Qwen2Config, {"head_dim": None, "num_key_value_heads": 1}, "F16"),
@@ -231,11 +240,9 @@ GGUF_MODELS = {
         "num_key_value_heads": 1, "head_dim": 32, "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 64,
         "norm_topk_prob": True, "tie_word_embeddings": True,
     }, "Q4_0"),
-    "gguf_qwen35": (Qwen3_5TextConfig, {
-        **tiny_hybrids.THRICE, "vocab_size": 288, "hidden_size": 64, **tiny_hybrids.ROPE,
-        **tiny_hybrids.layers(tiny_hybrids.LINEAR, tiny_hybrids.FULL), "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32, "tie_word_embeddings": True,
-    }, "Q8_0"),
+    "gguf_qwen35": (Qwen3_5TextConfig, GGUF_HYBRID, "Q8_0"),
+    "gguf_qwen35moe": (Qwen3_5MoeTextConfig, {**GGUF_HYBRID, **GGUF_HYBRID_MIXTURE}, "Q8_0", N_GGUF_TOKENS, 0, True),
+    "gguf_qwen3next": (Qwen3NextConfig, {**GGUF_HYBRID, **GGUF_HYBRID_MIXTURE}, "Q4_0"),
     "gguf_hunyuan_dense": (HunYuanDenseV1Config, {
         **GGUF_TINY, **rope("dynamic", alpha=1000.0, factor=1.0),
     }, "Q8_0", N_GGUF_TINY_TOKENS),
@@ -449,12 +456,13 @@ def make_checkpoint(output, name):
 
 def make_gguf(output, name):
     config_class, keys, kind, *options = GGUF_MODELS[name]
-    n_tokens, split_max_tensors = [*options, *[N_GGUF_TOKENS, 0][len(options):]]
+    n_tokens, split_max_tensors, has_fused_experts = [*options, *[N_GGUF_TOKENS, 0, False][len(options):]]
     folder = new_folder(output, name)
     model = random_model(name, build_config(config_class, SMALL, GGUF_SMALL, keys))
     if not hasattr(model.config, "head_dim"):
         model.config.head_dim = model.config.hidden_size // model.config.num_attention_heads
-    write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind], split_max_tensors)
+    write_gguf(folder / "model.gguf", name, model, gguf.GGMLQuantizationType[kind], split_max_tensors,
+               has_fused_experts)
     files = sorted(folder.iterdir())
     _, stored = load_model(*files)
     record(folder, files[0].name, stored, decisive_tokens(name, n_tokens, stored))

@@ -145,6 +145,13 @@ def write_mlx(folder, model):
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def undo_mlx(name, values):
+    """What mlx-lm's sanitiser does to a weight, undone."""
+    if name.endswith("conv1d.weight"):
+        return values.movedim(2, 1)
+    return values - 1 if zero_centred(name) else values
+
+
 def check_mlx(folder, tokens, logits):
     """mlx-lm computes the same from this folder."""
     import mlx.core as mx

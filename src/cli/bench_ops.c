@@ -287,29 +287,33 @@ static enum status new_slice(struct bench *b, const char *part, int32_t e, int32
     return make_weight(b, name, rows, cols, &out->weight, error);
 }
 
+static enum status open_expert(void *context, int32_t e, struct expert_slices *out,
+                               struct error *error)
+{
+    struct bench *b = context;
+    enum status status = new_slice(b, "gate", e, b->n, b->k, &out->gate, error);
+    if (status == OK)
+        status = new_slice(b, "up", e, b->n, b->k, &out->up, error);
+    if (status == OK)
+        status = new_slice(b, "down", e, b->k, b->n, &out->down, error);
+    return status;
+}
+
+static void close_expert(void *context, int32_t e, const struct expert_slices *slices)
+{
+    struct bench *b = context;
+    (void)e;
+    random_weights_release(b->weights, slices->gate.weight.data);
+    random_weights_release(b->weights, slices->up.weight.data);
+    random_weights_release(b->weights, slices->down.weight.data);
+}
+
 static enum status load_experts(struct bench *b, struct prepared *p, int32_t rows,
                                 struct error *error)
 {
-    struct expert_slices *slices = calloc((size_t)b->n_experts, sizeof *slices);
-    enum status status =
-        slices ? OK : error_memory(error, (unsigned long long)b->n_experts * sizeof *slices);
-    for (int32_t e = 0; status == OK && e < b->n_experts; e++) {
-        status = new_slice(b, "gate", e, b->n, b->k, &slices[e].gate, error);
-        if (status == OK)
-            status = new_slice(b, "up", e, b->n, b->k, &slices[e].up, error);
-        if (status == OK)
-            status = new_slice(b, "down", e, b->k, b->n, &slices[e].down, error);
-    }
-    if (status == OK)
-        status = b->device->table->experts_load(b->device, slices, b->n_experts, b->top_k, rows,
-                                                &p->experts, error);
-    for (int32_t e = 0; slices && e < b->n_experts; e++) {
-        random_weights_release(b->weights, slices[e].gate.weight.data);
-        random_weights_release(b->weights, slices[e].up.weight.data);
-        random_weights_release(b->weights, slices[e].down.weight.data);
-    }
-    free(slices);
-    return status;
+    struct expert_source source = {open_expert, close_expert, b};
+    return b->device->table->experts_load(b->device, &source, b->n_experts, b->top_k, rows,
+                                          &p->experts, error);
 }
 
 /* Each row chooses K neighbouring experts, beginning somewhere. */

@@ -26,7 +26,7 @@ struct plan {
     struct checkpoint *checkpoint;
     struct device *device;
     struct model *model;
-    uint64_t weight_bytes;
+    struct device_bytes weights;
     struct memory_request request;
     struct memory_plan memory;
     /* Bytes by layer; those of no layer by the name's first words. */
@@ -137,8 +137,8 @@ static void on_weight(void *context, const char *name, uint64_t bytes_before)
 static enum status make_plan(struct plan *p, struct error *error)
 {
     const struct model_options *o = &p->options;
-    struct cpu_options cpu = {
-        .n_threads = 1, .isa = cpu_isa_best(), .activations = (enum activations)o->activations};
+    struct cpu_options cpu = {.isa = cpu_isa_best(),
+                              .activations = (enum activations)o->activations};
     p->request = (struct memory_request){
         .kv_dtype = kv_dtype_of_word(o->kv_cache_dtype),
         .page_size = p->page_size,
@@ -155,11 +155,10 @@ static enum status make_plan(struct plan *p, struct error *error)
     if (status == OK)
         status = model_configure(p->checkpoint, comm_self(), &p->model, error);
     if (status == OK)
-        status = model_visit_weights(p->model, p->checkpoint, p->device, comm_self(), on_weight, p,
-                                     &p->weight_bytes, error);
+        status = model_visit_weights(p->model, p->checkpoint, p->device, comm_self(),
+                                     p->request.max_step_tokens, on_weight, p, &p->weights, error);
     if (status == OK)
-        status =
-            memory_plan_make(&p->memory, p->model, p->device, p->weight_bytes, &p->request, error);
+        status = memory_plan_make(&p->memory, p->model, p->device, &p->weights, &p->request, error);
     return status;
 }
 

@@ -59,6 +59,22 @@ struct expert_slices {
 
 enum { MOE_MAX_EXPERTS = 4096 };
 
+/* Where a device takes experts from, one after another, so that not all of a layer's need to be in
+ * memory at once. `open` fills the slices of an expert, whose bytes and biases stay there until
+ * `close` is told of it. */
+struct expert_source {
+    enum status (*open)(void *context, int32_t expert, struct expert_slices *out,
+                        struct error *error);
+    void (*close)(void *context, int32_t expert, const struct expert_slices *slices);
+    void *context;
+};
+
+/* What a weight takes: bytes of its own, and bytes of the workspace that all of a device share, so
+ * that the largest counts. */
+struct device_bytes {
+    size_t own, workspace;
+};
+
 /* A device's own copy of the experts of a layer. Opaque outside the device. */
 struct experts;
 
@@ -425,20 +441,22 @@ struct device_table {
     enum status (*linear_load)(struct device *, const struct weight_slice *slices, int n_slices,
                                int32_t max_rows, struct linear **out, struct error *);
     void (*linear_free)(struct device *, struct linear *);
-    /* Bytes that linear_load would take for these slices: for the memory plan. */
-    size_t (*linear_bytes)(struct device *, const struct weight_slice *slices, int n_slices);
+    /* Bytes that linear_load would take for these slices: for the memory plan. SIZE_MAX: too many.
+     */
+    struct device_bytes (*linear_bytes)(struct device *, const struct weight_slice *slices,
+                                        int n_slices, int32_t max_rows);
 
     /* Bytes of a loaded linear that a call reads: its weights and biases in the device's layout. */
     size_t (*linear_size)(const struct linear *);
-    /* Copies experts that all have the same shape; afterwards their weights may be released.
-     * `max_rows` bounds T and `top_k` K of later calls. */
-    enum status (*experts_load)(struct device *, const struct expert_slices *experts,
+    /* Copies experts that all have the same shape; every one that was opened is closed, also after
+     * an error. `max_rows` bounds T and `top_k` K of later calls. */
+    enum status (*experts_load)(struct device *, const struct expert_source *source,
                                 int32_t n_experts, int32_t top_k, int32_t max_rows,
                                 struct experts **out, struct error *);
     void (*experts_free)(struct device *, struct experts *);
     /* Bytes that experts_load would take. */
-    size_t (*experts_bytes)(struct device *, const struct expert_slices *experts,
-                            int32_t n_experts);
+    struct device_bytes (*experts_bytes)(struct device *, const struct expert_slices *experts,
+                                         int32_t n_experts, int32_t top_k, int32_t max_rows);
     /* Bytes of one loaded expert, as linear_size; `inner` becomes the outputs of its gate. */
     size_t (*expert_size)(const struct experts *, int32_t *inner);
 
@@ -448,19 +466,23 @@ struct device_table {
     void (*embedding_free)(struct device *, struct embedding *);
 
     size_t (*kv_page_bytes)(const struct device *, const struct kv_layout *layout);
-    /* Sizes the workspace for attention steps of at most max_rows rows and max_sequences sequences.
-     */
+    /* Sizes the workspace for attention steps of at most max_rows rows and max_sequences sequences,
+     * and what that takes; 0 for what is refused. */
     enum status (*attention_reserve)(struct device *, const struct kv_layout *layout,
                                      int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                      struct error *);
+    size_t (*attention_workspace)(struct device *, const struct kv_layout *layout,
+                                  int32_t n_q_heads, int32_t max_rows, int32_t max_sequences);
 
     /* From now on tells `observer` (kept; NULL ends it) what the device's further threads do. */
     void (*observe)(struct device *, const struct thread_observer *observer);
     /* Bytes of one layer's slot, a multiple of 64. */
     size_t (*state_slot_bytes)(const struct device *, const struct state_layout *layout);
-    /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. */
+    /* Sizes the workspace for gated_delta; refuses shapes that the device cannot run. And what that
+     * takes. */
     enum status (*gated_delta_reserve)(struct device *, const struct state_layout *layout,
                                        struct error *error);
+    size_t (*gated_delta_workspace)(struct device *, const struct state_layout *layout);
 
     /* Sizes the workspace for sampling from rows of n_tokens logits, max_rows at once; refuses more
      * than SAMPLE_MAX_TOKENS. */

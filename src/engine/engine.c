@@ -27,12 +27,13 @@ struct engine {
 static enum status make_plan(struct engine *e, const struct checkpoint *checkpoint,
                              struct error *error)
 {
-    uint64_t weight_bytes;
+    struct device_bytes weights;
     enum status status = model_configure(checkpoint, e->comm, &e->model, error);
     if (status == OK)
-        status = model_weight_bytes(e->model, checkpoint, e->device, e->comm, &weight_bytes, error);
+        status = model_weight_bytes(e->model, checkpoint, e->device, e->comm,
+                                    e->request.max_step_tokens, &weights, error);
     if (status == OK)
-        status = memory_plan_make(&e->plan, e->model, e->device, weight_bytes, &e->request, error);
+        status = memory_plan_make(&e->plan, e->model, e->device, &weights, &e->request, error);
     if (status == OK)
         memory_plan_print(&e->plan);
     return status;

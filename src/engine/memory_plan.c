@@ -118,11 +118,27 @@ static enum status plan_states(struct memory_plan *p, const struct memory_reques
     return OK;
 }
 
+/* The device's own, which the operations share: the largest counts. */
+static size_t device_workspace(const struct memory_plan *p, const struct model *model,
+                               struct device *device, size_t of_weights,
+                               const struct memory_request *r)
+{
+    size_t most = of_weights,
+           bytes = device->table->attention_workspace(device, &p->layout, model->n_heads,
+                                                      r->max_step_tokens, r->max_running);
+    most = bytes > most ? bytes : most;
+    if (model->states.n_layers > 0) {
+        bytes = device->table->gated_delta_workspace(device, &model->states);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 enum status memory_plan_make(struct memory_plan *p, const struct model *model,
-                             const struct device *device, uint64_t weight_bytes,
+                             struct device *device, const struct device_bytes *weights,
                              const struct memory_request *r, struct error *error)
 {
-    *p = (struct memory_plan){.weights = weight_bytes, .n_groups = model->n_kv_groups};
+    *p = (struct memory_plan){.weights = weights->own, .n_groups = model->n_kv_groups};
     p->layout = (struct kv_layout){.page_size = r->page_size,
                                    .n_heads = model->n_kv_heads,
                                    .head_dim = model->head_dim,
@@ -131,8 +147,10 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
         p->page_bytes[g] =
             device->table->kv_page_bytes(device, &p->layout) * (size_t)model->kv_groups[g].n_layers;
     p->scratch_bytes = model->family->scratch_bytes(model, r->max_step_tokens, r->max_want);
-    p->workspace = p->scratch_bytes + forward_tensor_bytes(r->max_want, model->vocab_size);
-    uint64_t available = r->available_bytes ? r->available_bytes : device->table->memory_available(device);
+    p->workspace = p->scratch_bytes + forward_tensor_bytes(r->max_want, model->vocab_size) +
+                   device_workspace(p, model, device, weights->workspace, r);
+    uint64_t available =
+        r->available_bytes ? r->available_bytes : device->table->memory_available(device);
     if (available == 0)
         available = UINT64_MAX / 4; /* nothing is known: let allocation decide */
     p->budget = (uint64_t)((double)available * r->memory_ratio);

@@ -55,7 +55,7 @@ struct memory_plan {
 
 /* Fits the request into the budget, or ERROR_LIMIT with the numbers and the flag to change. */
 enum status memory_plan_make(struct memory_plan *plan, const struct model *model,
-                             const struct device *device, uint64_t weight_bytes,
+                             struct device *device, const struct device_bytes *weights,
                              const struct memory_request *request, struct error *error);
 
 /* Bytes of the KV cache of `n_sequences` sequences of `length` tokens, and the longest length, at

@@ -63,15 +63,33 @@ static enum status check(const struct rope_config *c, struct error *error)
         !(c->factor > 0.0 && isfinite(c->factor)))
         return error_set(error, ERROR_INVALID, "the rope factor is %g; it must be positive",
                          c->factor);
-    if (c->type >= ROPE_LLAMA3 && !(c->original_context > 0.0))
+    if (c->type >= ROPE_LLAMA3 && !(c->original_context > 0.0 && isfinite(c->original_context)))
         return error_set(error, ERROR_INVALID,
                          "original_max_position_embeddings is %g; it must be positive",
                          c->original_context);
-    if (c->type == ROPE_LLAMA3 && !(c->high_freq_factor > c->low_freq_factor))
+    if (c->type == ROPE_LLAMA3 &&
+        !(c->low_freq_factor > 0.0 && c->high_freq_factor > c->low_freq_factor))
         return error_set(error, ERROR_INVALID,
-                         "high_freq_factor is %g; it must be above low_freq_factor, %g",
+                         "high_freq_factor is %g; it must be above low_freq_factor, %g, and that "
+                         "above 0",
                          c->high_freq_factor, c->low_freq_factor);
+    if (c->type == ROPE_YARN && !(c->beta_fast > 0.0 && c->beta_slow > 0.0 && c->theta > 1.0 &&
+                                  c->attention_factor > 0.0 && isfinite(c->attention_factor)))
+        return error_set(error, ERROR_INVALID,
+                         "yarn has beta_fast %g, beta_slow %g, a factor of %g on attention and a "
+                         "theta of %g; they must be positive, and theta above 1",
+                         c->beta_fast, c->beta_slow, c->attention_factor, c->theta);
     return OK;
+}
+
+enum status rope_config_rotate(struct rope_config *c, int32_t head_dim, double partial,
+                               struct error *error)
+{
+    if (!(partial > 0.0 && partial <= 1.0))
+        return error_set(error, ERROR_INVALID,
+                         "partial_rotary_factor is %g; it must be above 0 and at most 1", partial);
+    c->dim = (int32_t)(head_dim * partial);
+    return check(c, error);
 }
 
 enum status rope_config_read(struct rope_config *out, const struct json *config, int32_t head_dim,
@@ -89,10 +107,6 @@ enum status rope_config_read(struct rope_config *out, const struct json *config,
         return status;
     double max_position = json_number(json_get(config, "max_position_embeddings"), 0.0);
     double partial = json_number(json_get(flat, "partial_rotary_factor"), 1.0);
-    if (!(partial > 0.0 && partial <= 1.0))
-        return error_set(error, ERROR_INVALID,
-                         "partial_rotary_factor is %g; it must be above 0 and at most 1", partial);
-    out->dim = (int32_t)(head_dim * partial);
     /* The class default of every family here; published files state it. */
     out->theta = json_number(json_get(flat, "rope_theta"), 10000.0);
     out->original_context =
@@ -105,7 +119,7 @@ enum status rope_config_read(struct rope_config *out, const struct json *config,
     out->beta_slow = json_number(json_get(scaling, "beta_slow"), 1.0);
     out->truncate = json_bool(json_get(scaling, "truncate"), true);
     out->attention_factor = yarn_attention_factor(scaling, out->factor);
-    return check(out, error);
+    return rope_config_rotate(out, head_dim, partial, error);
 }
 
 /* Llama 3.1: long wavelengths are divided by the factor, short ones kept, a band between blended.

@@ -38,6 +38,11 @@ struct rope_layer {
 enum status rope_config_read(struct rope_config *out, const struct json *config, int32_t head_dim,
                              struct error *error);
 
+/* Rotates the part `partial` of each head, 0 < partial <= 1; refuses a part that is no even number
+ * of dims. */
+enum status rope_config_rotate(struct rope_config *config, int32_t head_dim, double partial,
+                               struct error *error);
+
 /* inv_freq[R/2] and the scale of cos and sin. */
 void rope_frequencies(const struct rope_config *config, float *inv_freq, float *scale);
 

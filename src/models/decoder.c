@@ -346,6 +346,9 @@ enum status decoder_load(struct model *model, struct loader *l, struct error *er
                                false, 0};
     enum status status = loader_embedding(l, "model.embed_tokens.weight", c->vocab_size, c->hidden,
                                           &m->embedding, error);
+    /* The largest weight comes first: while it is copied its file's pages are in memory too. */
+    if (status == OK)
+        status = loader_linear(l, &head, 1, shard, &m->head, error);
     if (status == OK)
         status = load_rope(m, l, error);
     if (status == OK)
@@ -355,8 +358,6 @@ enum status decoder_load(struct model *model, struct loader *l, struct error *er
     if (status == OK)
         status = loader_norm(l, "model.norm.weight", c->hidden, c->eps, &m->norm, error);
     m->norm.plus_one = m->norm_plus_one;
-    if (status == OK)
-        status = loader_linear(l, &head, 1, shard, &m->head, error);
     return status;
 }
 

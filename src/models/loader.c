@@ -18,6 +18,12 @@ void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *fir
     *count = (int32_t)((end - begin) * unit);
 }
 
+void loader_add_bytes(struct loader *l, struct device_bytes bytes)
+{
+    l->bytes += bytes.own;
+    l->workspace = l->workspace > bytes.workspace ? l->workspace : bytes.workspace;
+}
+
 static bool has_weight(const struct loader *l, const char *name)
 {
     char full[MAX_NAME];
@@ -198,7 +204,8 @@ static enum status load_linear(struct loader *l, const struct linear_part *parts
         out->n_out += (int32_t)slices[i].rows;
     }
     if (status == OK)
-        l->bytes += l->device->table->linear_bytes(l->device, slices, n_parts);
+        loader_add_bytes(l,
+                         l->device->table->linear_bytes(l->device, slices, n_parts, l->max_rows));
     if (status == OK && !l->is_counting)
         status = load_parts(l, slices, n_parts, out, error);
     for (int i = 0; i < n_parts; i++) {

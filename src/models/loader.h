@@ -15,6 +15,7 @@ struct loader {
     int32_t max_rows;
     bool is_counting; /* only add up `bytes`; nothing is read or made */
     uint64_t bytes, total_bytes;
+    size_t workspace; /* of the device, for what was counted */
     load_progress progress;
     void *progress_context;
     weight_visitor on_weight; /* while counting */
@@ -68,6 +69,7 @@ struct expert_shape {
 
 /* loader_experts.c: loads the experts at PREFIX, which are one of
  *   experts.gate_up_proj [E, 2I, H], experts.down_proj [E, H, I]       transformers 5, gpt-oss
+ *   experts.gate_up_proj.weight, experts.down_proj.weight, the same    GGUF, if fused
  *   {experts,switch_mlp}.{gate,up,down}_proj.weight [E, out, in]       GGUF, MLX
  *   experts.N.{gate,up,down}_proj.weight [out, in]                     transformers 4
  *   experts.N.gate_and_up_proj.weight [2I, H], up first, and down_proj  older Hunyuan */
@@ -103,6 +105,9 @@ bool loader_is_same_order(const struct weight *a, const struct weight *b);
 /* Gives the model a stack that was loaded; frees it when there is no memory for that. */
 enum status loader_keep_experts(struct loader *loader, struct experts *experts,
                                 struct error *error);
+
+/* Adds what a weight takes to what was counted. */
+void loader_add_bytes(struct loader *loader, struct device_bytes bytes);
 
 /* This rank's share of `n` outputs in units: first and count. */
 void loader_share(const struct comm *comm, int32_t n, int32_t unit, int32_t *first, int32_t *count);

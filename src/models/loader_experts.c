@@ -54,18 +54,20 @@ static bool has_weight(const struct loader *l, const struct part_place *place)
     return checkpoint_has(l->checkpoint, full);
 }
 
-/* transformers 5: gate and up in one stack, their names without ".weight". */
+/* Gate and up in one stack: of transformers 5, whose names have no ".weight", or of a GGUF, where
+ * they never take turns. */
 static bool place_fused(const struct loader *l, const char *prefix,
-                        const struct expert_shape *shape, struct part_place *parts)
+                        const struct expert_shape *shape, bool is_gguf, struct part_place *parts)
 {
     int32_t n = shape->intermediate;
-    struct part_place gate_up = {.weight_suffix = "",
-                                 .bias_suffix = "_bias",
+    bool is_interleaved = shape->is_interleaved && !is_gguf;
+    struct part_place gate_up = {.weight_suffix = is_gguf ? ".weight" : "",
+                                 .bias_suffix = is_gguf ? ".bias" : "_bias",
                                  .stride = 2 * (int64_t)n,
-                                 .step = shape->is_interleaved ? 2 : 1};
+                                 .step = is_interleaved ? 2 : 1};
     name_part(&gate_up, prefix, "experts", "gate_up_proj");
     parts[GATE] = parts[UP] = parts[DOWN] = gate_up;
-    parts[UP].offset = shape->is_interleaved ? 1 : n;
+    parts[UP].offset = is_interleaved ? 1 : n;
     name_part(&parts[DOWN], prefix, "experts", part_names[DOWN]);
     parts[DOWN].stride = shape->hidden;
     parts[DOWN].step = 1;
@@ -157,7 +159,8 @@ static enum status turn_stacks(struct loader *l, const struct expert_shape *shap
 static void place_experts(const struct loader *l, const char *prefix,
                           const struct expert_shape *shape, struct expert_places *out)
 {
-    out->is_single = !place_fused(l, prefix, shape, out->parts) &&
+    out->is_single = !place_fused(l, prefix, shape, false, out->parts) &&
+                     !place_fused(l, prefix, shape, true, out->parts) &&
                      !place_stacked(l, prefix, "switch_mlp", shape, out->parts) &&
                      !place_stacked(l, prefix, "experts", shape, out->parts);
 }
@@ -223,82 +226,124 @@ static enum status slice_expert_part(struct loader *l, const struct expert_shape
     return OK;
 }
 
-/* All slices of all experts; `biases` is [E, 2I + H] and a row of scratch, or NULL. */
-static enum status slice_experts(struct loader *l, const char *prefix,
-                                 const struct expert_shape *shape, struct expert_places *places,
-                                 struct expert_slices *out, float *biases, struct error *error)
+/* What expert after expert is taken from. `biases` is [E, 2I + H] and a row of scratch, or NULL. */
+struct expert_loader {
+    struct loader *loader;
+    const char *prefix;
+    const struct expert_shape *shape;
+    struct expert_places places;
+    float *biases;
+};
+
+static int64_t bias_floats(const struct expert_shape *shape)
 {
-    int64_t per_expert = 2 * (int64_t)shape->intermediate + shape->hidden;
-    float *scratch = biases ? biases + shape->n_experts * per_expert : NULL;
-    place_experts(l, prefix, shape, places);
-    enum status status = turn_stacks(l, shape, places, error);
-    if (status != OK)
-        return status;
-    for (int32_t e = 0; e < shape->n_experts; e++) {
-        struct weight_slice *slices[N_PARTS] = {&out[e].gate, &out[e].up, &out[e].down};
-        if (places->is_single)
-            place_single(l, prefix, shape, e, places->parts);
-        for (int i = 0; i < N_PARTS; i++) {
-            float *bias = biases ? biases + e * per_expert + i * shape->intermediate : NULL;
-            status = slice_expert_part(l, shape, &places->parts[i], i,
-                                       places->is_single ? 1 : shape->n_experts,
-                                       places->is_single ? 0 : e, slices[i], bias, scratch, error);
-            if (status != OK)
-                return status;
-        }
-        if (!loader_is_same_order(&out[e].gate.weight, &out[e].up.weight))
-            return error_set(error, ERROR_UNSUPPORTED,
-                             "%s: expert %s takes its inputs in another order (desc_act) than its "
-                             "gate_proj; convert the model with one order for both",
-                             checkpoint_path(l->checkpoint), places->parts[UP].name);
-    }
-    return OK;
+    return 2 * (int64_t)shape->intermediate + shape->hidden;
 }
 
-/* Parts that share a stack are released with the first expert. */
-static void release(const struct loader *l, const struct expert_slices *experts, int32_t n)
+static enum status open_expert(void *context, int32_t e, struct expert_slices *out,
+                               struct error *error)
 {
-    for (int32_t e = 0; e < n; e++) {
-        if (e > 0 && experts[e].gate.weight.data == experts[0].gate.weight.data)
-            break;
-        checkpoint_release(l->checkpoint, &experts[e].gate.weight);
-        checkpoint_release(l->checkpoint, &experts[e].up.weight);
-        checkpoint_release(l->checkpoint, &experts[e].down.weight);
+    struct expert_loader *x = context;
+    const struct expert_shape *shape = x->shape;
+    struct expert_places *places = &x->places;
+    struct weight_slice *slices[N_PARTS] = {&out->gate, &out->up, &out->down};
+    float *biases = x->biases ? x->biases + e * bias_floats(shape) : NULL;
+    float *scratch = x->biases ? x->biases + shape->n_experts * bias_floats(shape) : NULL;
+    enum status status = OK;
+    *out = (struct expert_slices){0};
+    if (places->is_single)
+        place_single(x->loader, x->prefix, shape, e, places->parts);
+    for (int i = 0; i < N_PARTS && status == OK; i++)
+        status = slice_expert_part(
+            x->loader, shape, &places->parts[i], i, places->is_single ? 1 : shape->n_experts,
+            places->is_single ? 0 : e, slices[i], biases ? biases + i * shape->intermediate : NULL,
+            scratch, error);
+    if (status == OK && !loader_is_same_order(&out->gate.weight, &out->up.weight))
+        status = error_set(error, ERROR_UNSUPPORTED,
+                           "%s: expert %s takes its inputs in another order (desc_act) than its "
+                           "gate_proj; convert the model with one order for both",
+                           checkpoint_path(x->loader->checkpoint), places->parts[UP].name);
+    return status;
+}
+
+/* The rows of the stack that are expert e's, as a weight of their own. */
+static struct weight rows_of(const struct weight *stack, int32_t e, int32_t n_experts)
+{
+    struct weight rows = *stack;
+    rows.rows = stack->rows / n_experts;
+    rows.data += weight_row_bytes(stack) * (size_t)(rows.rows * e);
+    if (rows.levels.scales) {
+        uint64_t levels = weight_levels_bytes(stack) / (uint64_t)n_experts;
+        rows.levels.scales += levels * (uint64_t)e;
+        if (rows.levels.biases)
+            rows.levels.biases += levels * (uint64_t)e;
     }
+    return rows;
+}
+
+/* What an expert's file bytes take of memory is given back before the next one is read; with the
+ * last one the whole stacks, whose pages at the borders of experts are still there. */
+static void close_expert(void *context, int32_t e, const struct expert_slices *slices)
+{
+    struct expert_loader *x = context;
+    const struct weight *weights[N_PARTS] = {&slices->gate.weight, &slices->up.weight,
+                                             &slices->down.weight};
+    for (int i = 0; i < N_PARTS; i++) {
+        struct weight rows = *weights[i];
+        if (!rows.data || x->places.parts[i].turned)
+            continue;
+        if (!x->places.is_single && !rows.unpacked && e + 1 < x->shape->n_experts)
+            rows = rows_of(weights[i], e, x->shape->n_experts);
+        checkpoint_release(x->loader->checkpoint, &rows);
+    }
+}
+
+/* Counts all experts, whose slices have no data. */
+static enum status count_experts(struct expert_loader *x, struct error *error)
+{
+    struct loader *l = x->loader;
+    int32_t n = x->shape->n_experts;
+    struct expert_slices *slices = calloc((size_t)n, sizeof *slices);
+    enum status status = slices ? OK : error_memory(error, (size_t)n * sizeof *slices);
+    for (int32_t e = 0; e < n && status == OK; e++)
+        status = open_expert(x, e, &slices[e], error);
+    if (status == OK)
+        loader_add_bytes(
+            l, l->device->table->experts_bytes(l->device, slices, n, x->shape->top_k, l->max_rows));
+    free(slices);
+    return status;
+}
+
+static enum status load_experts(struct expert_loader *x, struct experts **out, struct error *error)
+{
+    struct loader *l = x->loader;
+    size_t n = (size_t)x->shape->n_experts, row = (size_t)bias_floats(x->shape);
+    struct expert_source source = {open_expert, close_expert, x};
+    if (x->shape->has_bias) {
+        x->biases = malloc((n + 1) * row * sizeof *x->biases);
+        if (!x->biases)
+            return error_memory(error, (n + 1) * row * sizeof *x->biases);
+    }
+    enum status status = l->device->table->experts_load(l->device, &source, x->shape->n_experts,
+                                                        x->shape->top_k, l->max_rows, out, error);
+    free(x->biases);
+    if (status != OK)
+        return status;
+    int32_t inner;
+    l->bytes += n * l->device->table->expert_size(*out, &inner); /* for the progress */
+    return loader_keep_experts(l, *out, error);
 }
 
 enum status loader_experts(struct loader *l, const char *prefix, const struct expert_shape *shape,
                            struct experts **out, struct error *error)
 {
-    size_t n = (size_t)shape->n_experts;
-    size_t row = (size_t)(2 * (int64_t)shape->intermediate + shape->hidden);
-    struct expert_slices *slices = calloc(n, sizeof *slices);
-    struct expert_places places = {0};
-    float *biases = NULL;
-    enum status status = slices ? OK : error_memory(error, n * sizeof *slices);
+    struct expert_loader x = {.loader = l, .prefix = prefix, .shape = shape};
     *out = NULL;
-    if (status == OK && shape->has_bias && !l->is_counting) {
-        biases = malloc((n + 1) * row * sizeof *biases);
-        if (!biases)
-            status = error_memory(error, (n + 1) * row * sizeof *biases);
-    }
+    place_experts(l, prefix, shape, &x.places);
+    enum status status = turn_stacks(l, shape, &x.places, error);
     if (status == OK)
-        status = slice_experts(l, prefix, shape, &places, slices, biases, error);
-    if (status != OK)
-        goto out;
-    l->bytes += l->device->table->experts_bytes(l->device, slices, shape->n_experts);
-    if (l->is_counting)
-        goto out;
-    status = l->device->table->experts_load(l->device, slices, shape->n_experts, shape->top_k,
-                                            l->max_rows, out, error);
-    if (status == OK)
-        status = loader_keep_experts(l, *out, error);
-out:
-    if (slices && !l->is_counting)
-        release(l, slices, shape->n_experts);
-    free(places.turned_data[0]);
-    free(places.turned_data[1]);
-    free(biases);
-    free(slices);
+        status = l->is_counting ? count_experts(&x, error) : load_experts(&x, out, error);
+    free(x.places.turned_data[0]);
+    free(x.places.turned_data[1]);
     return status;
 }

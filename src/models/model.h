@@ -64,10 +64,11 @@ enum status model_configure(const struct checkpoint *checkpoint, const struct co
 enum status model_configure_from(const struct json *config, const struct comm *comm,
                                  struct model **out, struct error *error);
 
-/* Bytes that the weights will take on the device. Reads no weight data. */
+/* Bytes that the weights will take on the device (`own`) and, for steps of at most max_rows rows,
+ * the workspace that their operations share. Reads no weight data. */
 enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
-                               struct device *device, struct comm *comm, uint64_t *bytes,
-                               struct error *error);
+                               struct device *device, struct comm *comm, int32_t max_rows,
+                               struct device_bytes *bytes, struct error *error);
 
 /* Told of each weight before it is counted, with the bytes that those before it take; NULL at the
  * end. Weights that only stay in their file take none. */
@@ -75,8 +76,9 @@ typedef void (*weight_visitor)(void *context, const char *name, uint64_t bytes_b
 
 /* model_weight_bytes, weight by weight. */
 enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
-                                struct device *device, struct comm *comm, weight_visitor visitor,
-                                void *context, uint64_t *bytes, struct error *error);
+                                struct device *device, struct comm *comm, int32_t max_rows,
+                                weight_visitor visitor, void *context, struct device_bytes *bytes,
+                                struct error *error);
 
 /* Called after each weight with the part of all bytes done so far, 0 to 1. */
 typedef void (*load_progress)(void *context, double done);

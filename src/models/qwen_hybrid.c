@@ -37,14 +37,14 @@ static enum status read_layer_types(const struct json *text, struct decoder_conf
 }
 
 /* The class default is a quarter; old files have the key beside rope_scaling. */
-static void read_rotary_dims(const struct json *text, struct decoder_config *c)
+static enum status read_rotary_dims(const struct json *text, struct decoder_config *c,
+                                    struct error *error)
 {
-    const struct json *inner = json_get(json_get(text, "rope_parameters"), "partial_rotary_factor");
-    if (json_is_null(inner) && json_is_null(json_get(text, "partial_rotary_factor")))
-        c->rope.dim = c->head_dim / 4;
-    else if (json_is_null(inner))
-        c->rope.dim =
-            (int32_t)(c->head_dim * json_number(json_get(text, "partial_rotary_factor"), 0.25));
+    const struct json *outer = json_get(text, "partial_rotary_factor");
+    if (!json_is_null(json_get(json_get(text, "rope_parameters"), "partial_rotary_factor")))
+        return OK;
+    return rope_config_rotate(&c->rope, c->head_dim,
+                              json_is_null(outer) ? 0.25 : json_number(outer, 0.0), error);
 }
 
 static const struct json *text_of(const struct json *config)
@@ -71,13 +71,13 @@ static enum status read_hybrid(const struct json *config, struct decoder_config 
     /* A wrapper's own word counts. */
     if (!json_is_null(tied))
         c->head = json_bool(tied, false) ? HEAD_TIED : HEAD_OWN;
-    read_rotary_dims(text, c);
+    status = read_rotary_dims(text, c, error);
     c->has_qkv_bias = c->has_o_bias = json_bool(json_get(text, "attention_bias"), false);
     c->has_qk_norm = true;
     c->has_gate = true;
     c->has_raw_norms = true;
     c->delta.is_tiled = json_bool(json_get(text, "linear_value_heads_tiled"), false);
-    return OK;
+    return status;
 }
 
 /* A shared expert with a gate beside those that are chosen. */

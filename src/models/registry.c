@@ -1,4 +1,5 @@
 /* The families, and what all models have in common. */
+#include "models/config.h"
 #include "models/loader.h"
 #include "models/model.h"
 
@@ -48,7 +49,9 @@ enum status model_configure_from(const struct json *config, const struct comm *c
     const struct model_family *family = find_family(model_type);
     if (!family)
         return unknown_family(model_type, error);
-    enum status status = family->configure(config, comm, out, error);
+    enum status status = config_check_types(config, error);
+    if (status == OK)
+        status = family->configure(config, comm, out, error);
     if (status == OK)
         (*out)->family = family;
     return status;
@@ -62,28 +65,30 @@ enum status model_configure(const struct checkpoint *checkpoint, const struct co
 }
 
 enum status model_visit_weights(struct model *model, const struct checkpoint *checkpoint,
-                                struct device *device, struct comm *comm, weight_visitor visitor,
-                                void *context, uint64_t *bytes, struct error *error)
+                                struct device *device, struct comm *comm, int32_t max_rows,
+                                weight_visitor visitor, void *context, struct device_bytes *bytes,
+                                struct error *error)
 {
     struct loader loader = {.model = model,
                             .checkpoint = checkpoint,
                             .device = device,
                             .comm = comm,
+                            .max_rows = max_rows,
                             .is_counting = true,
                             .on_weight = visitor,
                             .visitor_context = context};
     enum status status = model->family->load(model, &loader, error);
     if (visitor)
         visitor(context, NULL, loader.bytes);
-    *bytes = loader.bytes;
+    *bytes = (struct device_bytes){loader.bytes, loader.workspace};
     return status;
 }
 
 enum status model_weight_bytes(struct model *model, const struct checkpoint *checkpoint,
-                               struct device *device, struct comm *comm, uint64_t *bytes,
-                               struct error *error)
+                               struct device *device, struct comm *comm, int32_t max_rows,
+                               struct device_bytes *bytes, struct error *error)
 {
-    return model_visit_weights(model, checkpoint, device, comm, NULL, NULL, bytes, error);
+    return model_visit_weights(model, checkpoint, device, comm, max_rows, NULL, NULL, bytes, error);
 }
 
 enum status model_load(struct model *model, const struct checkpoint *checkpoint,
@@ -97,10 +102,12 @@ enum status model_load(struct model *model, const struct checkpoint *checkpoint,
                             .max_rows = max_rows,
                             .progress = progress,
                             .progress_context = progress_context};
+    struct device_bytes bytes;
     enum status status =
-        model_weight_bytes(model, checkpoint, device, comm, &loader.total_bytes, error);
+        model_weight_bytes(model, checkpoint, device, comm, max_rows, &bytes, error);
     if (status != OK)
         return status;
+    loader.total_bytes = bytes.own;
     model->device = device;
     return model->family->load(model, &loader, error);
 }

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -149,6 +150,45 @@ void case_engine_run(struct case_engine *e, const struct model_case *c, int32_t 
     }
     kv_cache_close_row(cache, row);
     batch_done(&batch);
+}
+
+struct rank {
+    const struct model_case *c;
+    struct comm *comm;
+    int32_t chunk;
+    float *out;
+};
+
+static void *run_rank(void *argument)
+{
+    struct rank *rank = argument;
+    struct case_options options = case_options_default();
+    options.n_threads = 1;
+    struct case_engine e;
+    case_engine_open(&e, rank->c, &options, rank->comm);
+    case_engine_run(&e, rank->c, rank->chunk, rank->out);
+    case_engine_done(&e);
+    return NULL;
+}
+
+void case_run_two_ranks(const struct model_case *c, int32_t chunk, float *out[2])
+{
+    enum { MAX_FLOATS = 64 * 1024 };
+    void *region = aligned_alloc(64, comm_shared_bytes(2, MAX_FLOATS));
+    memset(region, 0, comm_shared_bytes(2, MAX_FLOATS));
+    struct rank ranks[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        ranks[i] = (struct rank){.c = c, .chunk = chunk, .out = out[i]};
+        assert_int_equal(comm_shared_new(&ranks[i].comm, region, i, 2, MAX_FLOATS, NULL), OK);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        ranks[i].comm->table->close(ranks[i].comm);
+    free(region);
 }
 
 double max_difference(const float *a, const float *b, size_t n)

@@ -47,6 +47,9 @@ void case_engine_done(struct case_engine *e);
 /* Feeds the whole sequence in chunks of `chunk` tokens; logits of all rows into out. */
 void case_engine_run(struct case_engine *e, const struct model_case *c, int32_t chunk, float *out);
 
+/* The same on two ranks of this process, one thread each, in float mode; each rank's logits. */
+void case_run_two_ranks(const struct model_case *c, int32_t chunk, float *out[2]);
+
 /* Largest |a - b| over n values; infinite if one is not a number. */
 double max_difference(const float *a, const float *b, size_t n);
 

@@ -3,10 +3,10 @@
 
 #include "base/log.h"
 #include "checkpoint/quantize.h"
+#include "device/cpu/cpu_device.h"
 #include "test_gpu.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -213,24 +213,6 @@ static void unwanted_rows_change_nothing(void **state)
     for_all_cases(check_want);
 }
 
-struct rank {
-    const struct model_case *c;
-    struct comm *comm;
-    float *out;
-};
-
-static void *run_rank(void *argument)
-{
-    struct rank *rank = argument;
-    struct case_options options = case_options_default();
-    options.n_threads = 1;
-    struct case_engine e;
-    case_engine_open(&e, rank->c, &options, rank->comm);
-    case_engine_run(&e, rank->c, 50, rank->out);
-    case_engine_done(&e);
-    return NULL;
-}
-
 /* Not every width has a half of whole blocks or groups: counting the weights finds out. */
 static bool can_split(const struct model_case *c)
 {
@@ -238,11 +220,11 @@ static bool can_split(const struct model_case *c)
     struct comm two = {.rank = 0, .n_ranks = 2};
     struct device *device;
     struct cpu_options options = {.n_threads = 1};
-    uint64_t bytes;
+    struct device_bytes bytes;
     if (model_configure(c->checkpoint, &two, &model, NULL) != OK)
         return false;
     assert_int_equal(cpu_device_open(&device, &options, NULL), OK);
-    bool fits = model_weight_bytes(model, c->checkpoint, device, &two, &bytes, NULL) == OK;
+    bool fits = model_weight_bytes(model, c->checkpoint, device, &two, 1, &bytes, NULL) == OK;
     model_free(model);
     device->table->close(device);
     return fits;
@@ -252,31 +234,18 @@ static int n_split;
 
 static void check_ranks(const struct model_case *c)
 {
-    enum { MAX_FLOATS = 64 * 1024 };
     if (!can_split(c))
         return;
     n_split++;
-    void *region = aligned_alloc(64, comm_shared_bytes(2, MAX_FLOATS));
-    memset(region, 0, comm_shared_bytes(2, MAX_FLOATS));
-    struct rank ranks[2];
-    pthread_t threads[2];
+    float *out[2] = {new_logits(c), new_logits(c)};
+    case_run_two_ranks(c, 50, out);
     for (int i = 0; i < 2; i++) {
-        ranks[i] = (struct rank){.c = c, .out = new_logits(c)};
-        assert_int_equal(comm_shared_new(&ranks[i].comm, region, i, 2, MAX_FLOATS, NULL), OK);
-    }
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &ranks[i]), 0);
-    for (int i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
-    for (int i = 0; i < 2; i++) {
-        double d = max_difference(ranks[i].out, c->logits, n_logits(c));
+        double d = max_difference(out[i], c->logits, n_logits(c));
         if (d > reference_tolerance)
             printf("%s: rank %d differs by %.2e\n", c->name, i, d);
         assert_true(d <= reference_tolerance);
-        ranks[i].comm->table->close(ranks[i].comm);
-        free(ranks[i].out);
+        free(out[i]);
     }
-    free(region);
 }
 
 static void two_ranks_give_the_logits_of_one(void **state)
@@ -303,14 +272,25 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static const struct json *text_config(const struct model_case *c)
+{
+    const struct json *config = checkpoint_config(c->checkpoint);
+    const struct json *text = json_get(config, "text_config");
+    return json_is_null(text) ? config : text;
+}
+
+static bool is_mixture(const struct model_case *c)
+{
+    return !json_is_null(json_get(text_config(c), "num_experts_per_tok"));
+}
+
 /* The root of the mean square of a - b over that of the reference's logits. Rounding may make
  * another expert the best where two are close: of a mixture the tenth of the rows that differ most
  * does not count. */
 static double rounding_error(const struct model_case *c, const float *a, const float *b)
 {
     size_t n = (size_t)c->n_tokens, cols = (size_t)c->vocab_size;
-    const struct json *config = checkpoint_config(c->checkpoint);
-    size_t n_counted = json_is_null(json_get(config, "num_experts_per_tok")) ? n : n - n / 10;
+    size_t n_counted = is_mixture(c) ? n - n / 10 : n;
     double *rows = malloc(n * sizeof *rows), sum = 0.0;
     for (size_t i = 0; i < n; i++)
         rows[i] = mean_square(a + i * cols, b + i * cols, cols);
@@ -323,8 +303,9 @@ static double rounding_error(const struct model_case *c, const float *a, const f
 
 /* int8 activations against the reference. Each linear's input is rounded to steps of max/127 a
  * group of 32; for normally distributed values max is about 2.3 sigma, so one rounding
- * adds 2.3/127/sqrt(12) = 0.52 % noise, and 4 L + 1 linears in a row add in quadrature. Softmax and
- * gates can double it. */
+ * adds 2.3/127/sqrt(12) = 0.52 % noise, and 4 L + 1 linears in a row add in quadrature; hybrids
+ * have 6 L + 1, since what gates attention, and what makes a state decay, are rounded too. Softmax
+ * and gates can double it. */
 static void check_int8(const struct model_case *c)
 {
     static const char *const quantized[] = {"gguf_q", "gguf_iq",   "gguf_mxfp4", "gguf_split",
@@ -344,7 +325,8 @@ static void check_int8(const struct model_case *c)
     run_whole(c, &options, twin);
     struct model *model;
     assert_int_equal(model_configure(c->checkpoint, comm_self(), &model, NULL), OK);
-    double bound = 2.0 * 0.0052 * sqrt(4.0 * model->n_layers + 1.0);
+    double n_linears = (model->states.n_layers ? 6.0 : 4.0) * model->n_layers + 1.0;
+    double bound = 2.0 * 0.0052 * sqrt(n_linears);
     model_free(model);
     double error = rounding_error(c, out, c->logits), to_twin = rounding_error(c, out, twin);
     printf("%-28s int8: rms error %.4f of the logits (bound %.4f), to its twin %.1e\n", c->name,
@@ -427,6 +409,33 @@ static void narrow_kv_stays_within_its_rounding(void **state)
     for_all_cases(check_narrow_kv);
 }
 
+/* What the operations share is what the plan said before anything was loaded. */
+static void check_workspace(const struct model_case *c)
+{
+    static const enum activations modes[] = {ACTIVATIONS_FLOAT, ACTIVATIONS_INT8};
+    for (int i = 0; i < 2; i++) {
+        struct case_options options = case_options_default();
+        options.activations = modes[i];
+        if (modes[i] == ACTIVATIONS_INT8 && cpu_isa_best() < CPU_ISA_INT8)
+            continue;
+        struct case_engine e;
+        case_engine_open(&e, c, &options, comm_self());
+        const struct memory_plan *p = engine_plan(e.engine);
+        size_t logits = forward_tensor_bytes(4 * c->n_tokens, c->vocab_size);
+        size_t reserved = cpu_device_of(e.device)->workspace.bytes;
+        if (p->workspace != p->scratch_bytes + logits + reserved)
+            fail_msg("%s: %zu bytes are planned and %zu taken", c->name,
+                     (size_t)p->workspace - p->scratch_bytes - logits, reserved);
+        case_engine_done(&e);
+    }
+}
+
+static void the_plan_counts_what_the_device_shares(void **state)
+{
+    (void)state;
+    for_all_cases(check_workspace);
+}
+
 int main(void)
 {
     log_set_level(LOG_WARN);
@@ -440,6 +449,7 @@ int main(void)
         cmocka_unit_test(int8_mode_stays_within_its_bound),
         cmocka_unit_test(a_written_quantization_equals_the_one_at_load),
         cmocka_unit_test(narrow_kv_stays_within_its_rounding),
+        cmocka_unit_test(the_plan_counts_what_the_device_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

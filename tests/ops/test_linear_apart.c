@@ -183,7 +183,7 @@ static void test_packed_bytes_are_those_of_the_file(void **unused)
         struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
         uint64_t levels = weight_levels_bytes(&w) * (w.levels.biases ? 2 : 1);
         if (cpu_isa_best() > CPU_ISA_SCALAR)
-            assert_int_equal(device->table->linear_bytes(device, &slice, 1),
+            assert_int_equal(device->table->linear_bytes(device, &slice, 1, 1).own,
                              weight_bytes(&w) + levels);
     }
     device->table->close(device);

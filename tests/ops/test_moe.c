@@ -271,12 +271,48 @@ static void mixture_case_done(struct mixture_case *c, struct device *owner)
     free(c->slices);
 }
 
+/* Experts of an array, of which at most one may be open where a device takes them in turn. */
+struct expert_array {
+    const struct expert_slices *slices;
+    int n_open, n_closed;
+};
+
+static enum status open_expert(void *context, int32_t e, struct expert_slices *out,
+                               struct error *error)
+{
+    struct expert_array *array = context;
+    (void)error;
+    array->n_open++;
+    *out = array->slices[e];
+    return OK;
+}
+
+static void close_expert(void *context, int32_t e, const struct expert_slices *slices)
+{
+    struct expert_array *array = context;
+    (void)e;
+    (void)slices;
+    array->n_closed++;
+}
+
+static enum status load_array(struct device *device, const struct expert_slices *slices, int32_t n,
+                              int32_t top_k, int32_t max_rows, struct experts **out,
+                              struct error *error)
+{
+    struct expert_array array = {.slices = slices};
+    struct expert_source source = {open_expert, close_expert, &array};
+    enum status status =
+        device->table->experts_load(device, &source, n, top_k, max_rows, out, error);
+    assert_int_equal(array.n_open, array.n_closed);
+    return status;
+}
+
 static struct experts *load_experts(struct device *device, const struct mixture_case *c)
 {
     struct experts *stack;
     struct error error;
-    if (device->table->experts_load(device, c->slices, c->m->n_experts, c->m->n_chosen, c->m->rows,
-                                    &stack, &error) != OK)
+    if (load_array(device, c->slices, c->m->n_experts, c->m->n_chosen, c->m->rows, &stack,
+                   &error) != OK)
         fail_msg("%s", error.message);
     return stack;
 }
@@ -441,8 +477,7 @@ static void expect_refusal(struct device *device, const struct expert_slices *ex
 {
     struct experts *stack;
     struct error error = {0};
-    assert_int_not_equal(device->table->experts_load(device, experts, n, top_k, 1, &stack, &error),
-                         OK);
+    assert_int_not_equal(load_array(device, experts, n, top_k, 1, &stack, &error), OK);
     assert_null(stack);
     assert_non_null(strstr(error.message, words));
 }

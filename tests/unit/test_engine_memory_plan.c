@@ -61,7 +61,8 @@ static enum status plan(struct memory_plan *p, const struct model *model,
                         const struct memory_request *request, struct error *error)
 {
     struct device *device = cpu();
-    enum status status = memory_plan_make(p, model, device, 10 * MIB, request, error);
+    struct device_bytes weights = {.own = 10 * MIB, .workspace = MIB};
+    enum status status = memory_plan_make(p, model, device, &weights, request, error);
     device->table->close(device);
     if (status == OK)
         assert_true(p->weights + p->workspace + p->kv + p->states <= p->budget);

@@ -33,6 +33,17 @@ const struct attention_kernels *cpu_attention_kernels(enum cpu_isa isa)
     return &attention_kernels_scalar;
 }
 
+size_t cpu_attention_workspace(struct device *device, const struct kv_layout *layout,
+                               int32_t n_q_heads, int32_t max_rows, int32_t max_sequences)
+{
+    int n_threads = thread_pool_size(cpu_device_of(device)->pool);
+    struct attention_shape shape = {layout->n_heads, n_q_heads,     layout->head_dim,
+                                    max_rows,        max_sequences, n_threads};
+    struct attention_space space;
+    bool is_possible = max_rows > 0 && max_sequences > 0 && attention_space_of(&shape, &space);
+    return is_possible ? space.bytes : 0;
+}
+
 enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error)
@@ -42,15 +53,13 @@ enum status cpu_attention_reserve(struct device *device, const struct kv_layout 
     enum status status = kv_layout_check(layout, n_q_heads, ATTENTION_MAX_DIM, true, "CPU", error);
     if (status != OK)
         return status;
-    struct attention_shape shape = {layout->n_heads, n_q_heads,     dim,
-                                    max_rows,        max_sequences, thread_pool_size(cpu->pool)};
-    struct attention_space space;
-    if (max_rows < 1 || max_sequences < 1 || !attention_space_of(&shape, &space))
+    size_t bytes = cpu_attention_workspace(device, layout, n_q_heads, max_rows, max_sequences);
+    if (bytes == 0)
         return error_set(error, ERROR_LIMIT,
                          "attention steps of %d rows in %d sequences with %d heads of %d dims are "
                          "too large; lower the prefill length or the number of running requests",
                          max_rows, max_sequences, n_q_heads, dim);
-    return cpu_workspace_reserve(cpu, space.bytes, error);
+    return cpu_workspace_reserve(cpu, bytes, error);
 }
 
 /* One call. */

@@ -64,17 +64,18 @@ void cpu_linear(struct device *device, const struct linear_args *args);
 enum status cpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
                             int32_t max_rows, struct linear **out, struct error *error);
 void cpu_linear_free(struct device *device, struct linear *linear);
-size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+struct device_bytes cpu_linear_bytes(struct device *device, const struct weight_slice *slices,
+                                     int n_slices, int32_t max_rows);
 size_t cpu_linear_size(const struct linear *linear);
 
 /* moe.c */
 void cpu_moe_ffn(struct device *device, const struct moe_ffn_args *args);
-enum status cpu_experts_load(struct device *device, const struct expert_slices *experts,
+enum status cpu_experts_load(struct device *device, const struct expert_source *source,
                              int32_t n_experts, int32_t top_k, int32_t max_rows,
                              struct experts **out, struct error *error);
 void cpu_experts_free(struct device *device, struct experts *experts);
-size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
-                         int32_t n_experts);
+struct device_bytes cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                                      int32_t n_experts, int32_t top_k, int32_t max_rows);
 size_t cpu_expert_size(const struct experts *experts, int32_t *inner);
 
 /* attention.c */
@@ -85,12 +86,15 @@ size_t cpu_kv_page_bytes(const struct device *device, const struct kv_layout *la
 enum status cpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error);
+size_t cpu_attention_workspace(struct device *device, const struct kv_layout *layout,
+                               int32_t n_q_heads, int32_t max_rows, int32_t max_sequences);
 
 /* gated_delta.c */
 void cpu_gated_delta(struct device *device, const struct gated_delta_args *args);
 void cpu_gated_delta_commit(struct device *device, const struct gated_delta_commit_args *args);
 enum status cpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error);
+size_t cpu_gated_delta_workspace(struct device *device, const struct state_layout *layout);
 
 /* sample.c */
 void cpu_edit_logits(struct device *device, const struct edit_logits_args *args);

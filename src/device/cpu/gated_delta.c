@@ -44,6 +44,11 @@ static size_t worker_bytes(const struct state_layout *layout)
     return size_round_up(floats * sizeof(float), 64);
 }
 
+size_t cpu_gated_delta_workspace(struct device *device, const struct state_layout *layout)
+{
+    return worker_bytes(layout) * (size_t)thread_pool_size(cpu_device_of(device)->pool);
+}
+
 enum status cpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error)
 {
@@ -56,8 +61,7 @@ enum status cpu_gated_delta_reserve(struct device *device, const struct state_la
         return error_set(error, ERROR_LIMIT,
                          "a convolution over %d rows before a token; at most %d can be run",
                          (int)layout->conv_rows, STATE_MAX_CONV_ROWS);
-    size_t bytes = worker_bytes(layout) * (size_t)thread_pool_size(cpu->pool);
-    return cpu_workspace_reserve(cpu, bytes, error);
+    return cpu_workspace_reserve(cpu, cpu_gated_delta_workspace(device, layout), error);
 }
 
 /* --- states ----------------------------------------------------------------------------------- */

@@ -140,11 +140,11 @@ static void describe_layout(const struct cpu_device *cpu, const struct weight_sl
     part->block_bytes = linear_block_bytes(part);
 }
 
-/* Everything of the parts but their memory. */
-static void describe(const struct cpu_device *cpu, const struct weight_slice *slices, int n_slices,
+void linear_describe(const struct cpu_device *cpu, const struct weight_slice *slices, int n_slices,
                      struct linear *linear)
 {
     linear->n_parts = n_slices;
+    linear->has_order = slices[0].weight.has_order || slices[0].weight.order;
     linear->cols = (int32_t)slices[0].cols;
     linear->padded_cols = padded_cols(slices[0].cols);
     for (int i = 0; i < n_slices; i++) {
@@ -182,14 +182,6 @@ static bool memory_bytes(const struct linear *linear, const struct weight_slice 
     }
     *out = total;
     return true;
-}
-
-size_t cpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices)
-{
-    struct linear linear = {0};
-    size_t bytes = 0;
-    describe(cpu_device_of(device), slices, n_slices, &linear);
-    return memory_bytes(&linear, slices, &bytes) ? bytes : SIZE_MAX;
 }
 
 size_t cpu_linear_size(const struct linear *linear)
@@ -261,7 +253,7 @@ static struct input_sizes input_sizes(const struct linear *linear, int32_t n_row
 {
     size_t rows = size_round_up((size_t)n_rows, TILE_ROWS_MAX), cols = (size_t)linear->padded_cols;
     struct input_sizes sizes = {0};
-    if (linear->order)
+    if (linear->has_order)
         sizes.ordered = rows * cols * sizeof(float);
     if (linear->needs[MODE_INT8]) {
         sizes.codes = rows * cols;
@@ -279,18 +271,39 @@ size_t linear_input_bytes(const struct linear *linear, int32_t n_rows)
     return input_sizes(linear, n_rows).total;
 }
 
-static enum status reserve_workspace(struct cpu_device *cpu, const struct linear *linear,
-                                     struct error *error)
+/* SIZE_MAX if it overflows. */
+static size_t workspace_bytes(const struct cpu_device *cpu, const struct linear *linear,
+                              int32_t max_rows)
 {
     size_t n_threads = (size_t)thread_pool_size(cpu->pool), total;
-    size_t scratch = linear->scratch_bytes * n_threads;
-    size_t input = linear_input_bytes(linear, linear->max_rows);
+    size_t input = linear_input_bytes(linear, max_rows);
     size_t own = n_threads * linear_input_bytes(linear, OWN_INPUT_ROWS);
     if (n_threads <= OWN_INPUTS && own > input)
         input = own;
-    if (!size_add(input, scratch, &total))
-        return error_memory(error, SIZE_MAX);
-    return cpu_workspace_reserve(cpu, total > ALIGN ? total : ALIGN, error);
+    if (!size_add(input, linear->scratch_bytes * n_threads, &total))
+        return SIZE_MAX;
+    return total > ALIGN ? total : ALIGN;
+}
+
+struct device_bytes cpu_linear_bytes(struct device *device, const struct weight_slice *slices,
+                                     int n_slices, int32_t max_rows)
+{
+    struct cpu_device *cpu = cpu_device_of(device);
+    struct linear linear = {0};
+    struct device_bytes bytes;
+    linear_describe(cpu, slices, n_slices, &linear);
+    if (!memory_bytes(&linear, slices, &bytes.own))
+        bytes.own = SIZE_MAX;
+    bytes.workspace = workspace_bytes(cpu, &linear, max_rows);
+    return bytes;
+}
+
+static enum status reserve_workspace(struct cpu_device *cpu, const struct linear *linear,
+                                     struct error *error)
+{
+    size_t bytes = workspace_bytes(cpu, linear, linear->max_rows);
+    return bytes == SIZE_MAX ? error_memory(error, bytes)
+                             : cpu_workspace_reserve(cpu, bytes, error);
 }
 
 /* The order in which the parts take their inputs, which must be one. */
@@ -336,7 +349,7 @@ enum status cpu_linear_load(struct device *device, const struct weight_slice *sl
     struct linear *linear = calloc(1, sizeof *linear);
     if (!linear)
         return error_memory(error, sizeof *linear);
-    describe(cpu, slices, n_slices, linear);
+    linear_describe(cpu, slices, n_slices, linear);
     linear->max_rows = max_rows;
     enum status status = copy_order(linear, slices, n_slices, error);
     if (status != OK) {

@@ -209,7 +209,8 @@ struct linear {
     int n_parts;
     struct linear_part parts[LINEAR_MAX_PARTS];
     int32_t cols, padded_cols;
-    int32_t *order; /* [cols]: column c takes input order[c]; NULL: c */
+    bool has_order;
+    int32_t *order; /* [cols]: column c takes input order[c]; NULL: c, or not yet loaded */
     int32_t max_rows;
     int64_t rows;     /* of all parts */
     int64_t n_blocks; /* of all parts */
@@ -296,6 +297,10 @@ static inline struct weight linear_slice_row(const struct weight_slice *slice, i
     return weight_row_piece(&slice->weight, linear_slice_place(slice, row), slice->col,
                             slice->cols);
 }
+
+/* linear.c: fills everything of a zeroed linear but its memory; the slices need no data. */
+void linear_describe(const struct cpu_device *cpu, const struct weight_slice *slices, int n_slices,
+                     struct linear *linear);
 
 /* linear.c: bytes of the activations of n_rows rows in all forms that the linear needs, a multiple
  * of 64 and of no more than linear in n_rows rounded up to TILE_ROWS_MAX. */

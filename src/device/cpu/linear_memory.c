@@ -13,8 +13,10 @@
 enum {
     ALIGN = 64,
     HUGE_PAGE = 2 << 20,
-    SLAB = 32 << 20,
-    OWN_SLAB_FROM = SLAB / 4 /* bigger ones fill a slab of their own */
+    SLAB = 64 << 20,
+    /* Bigger ones fill a slab of their own, whose last huge page is on average half empty: at most
+     * 6 % of them. */
+    OWN_SLAB_FROM = SLAB / 4
 };
 
 struct weight_slab {

@@ -48,22 +48,29 @@ static int32_t min_i32(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-static enum status check_experts(const struct expert_slices *experts, int32_t n_experts,
-                                 int32_t top_k, struct error *error)
+static enum status check_counts(int32_t n_experts, int32_t top_k, struct error *error)
 {
     if (n_experts < 1 || n_experts > MOE_MAX_EXPERTS || top_k < 1 || top_k > n_experts)
         return error_set(error, ERROR_LIMIT,
                          "%d of %d experts a token; 1 to all of at most %d are possible",
                          (int)top_k, (int)n_experts, MOE_MAX_EXPERTS);
-    int64_t hidden = experts->gate.cols, inner = experts->gate.rows;
-    for (int32_t e = 0; e < n_experts; e++) {
-        const struct expert_slices *x = &experts[e];
-        if (x->gate.cols != hidden || x->up.cols != hidden || x->down.rows != hidden ||
-            x->gate.rows != inner || x->up.rows != inner || x->down.cols != inner)
-            return error_set(error, ERROR_INVALID,
-                             "expert %d is not of the first one's shape, %lld x %lld", (int)e,
-                             (long long)inner, (long long)hidden);
+    return OK;
+}
+
+/* That expert e has the shape of the first one, which it gives the stack. */
+static enum status check_expert(struct experts *stack, const struct expert_slices *x, int32_t e,
+                                struct error *error)
+{
+    if (e == 0) {
+        stack->hidden = (int32_t)x->gate.cols;
+        stack->inner = (int32_t)x->gate.rows;
     }
+    int64_t hidden = stack->hidden, inner = stack->inner;
+    if (x->gate.cols != hidden || x->up.cols != hidden || x->down.rows != hidden ||
+        x->gate.rows != inner || x->up.rows != inner || x->down.cols != inner)
+        return error_set(error, ERROR_INVALID,
+                         "expert %d is not of the first one's shape, %lld x %lld", (int)e,
+                         (long long)inner, (long long)hidden);
     return OK;
 }
 
@@ -79,27 +86,59 @@ struct moe_layout {
 
 static struct moe_layout lay_out(const struct experts *stack, int32_t n_rows, int n_threads);
 
-/* The forms of all groups' inputs take at most what one input of all pairs would, and a tile more
- * for each group. */
-static size_t form_bytes(const struct experts *stack, int32_t n_rows)
+/* What the workspace must hold for the widest of the experts. The forms of all groups' inputs take
+ * at most what one input of all pairs would, and a tile more for each group. */
+struct moe_need {
+    int32_t pass, form_rows;
+    size_t gate_up, down, scratch;
+};
+
+static struct moe_need moe_need_of(int32_t n_experts, int32_t top_k, int32_t max_rows)
 {
-    int32_t n_pairs = n_rows * stack->top_k, n_groups = min_i32(n_pairs, stack->n_experts);
-    int32_t rows = n_pairs + n_groups * TILE_ROWS_MAX;
-    size_t gate_up = 0, down = 0;
-    for (int32_t e = 0; e < stack->n_experts; e++) {
-        gate_up = max_size(gate_up, linear_input_bytes(stack->items[e].gate_up, rows));
-        down = max_size(down, linear_input_bytes(stack->items[e].down, rows));
-    }
-    return gate_up + down;
+    int32_t pass = min_i32(max_rows, PASS_TOKENS), n_pairs = pass * top_k;
+    int32_t n_groups = min_i32(n_pairs, n_experts);
+    return (struct moe_need){.pass = pass, .form_rows = n_pairs + n_groups * TILE_ROWS_MAX};
 }
 
-enum status cpu_experts_load(struct device *device, const struct expert_slices *experts,
+static void moe_need_add(struct moe_need *need, const struct linear *gate_up,
+                         const struct linear *down)
+{
+    need->gate_up = max_size(need->gate_up, linear_input_bytes(gate_up, need->form_rows));
+    need->down = max_size(need->down, linear_input_bytes(down, need->form_rows));
+    need->scratch = max_size(need->scratch, max_size(gate_up->scratch_bytes, down->scratch_bytes));
+}
+
+/* Sets the stack's scratch_bytes, too. */
+static size_t moe_need_bytes(const struct moe_need *need, struct experts *stack, int n_threads)
+{
+    stack->scratch_bytes =
+        2 * (size_t)CHUNK_ROWS * CHUNK_COLS * sizeof(float) + size_round_up(need->scratch, ALIGN);
+    return lay_out(stack, need->pass, n_threads).forms + need->gate_up + need->down;
+}
+
+static enum status load_expert(struct cpu_device *cpu, struct experts *stack, int32_t e,
+                               const struct expert_slices *slices, struct moe_need *need,
+                               struct error *error)
+{
+    struct expert *x = &stack->items[e];
+    struct weight_slice gate_up[] = {slices->gate, slices->up};
+    enum status status = check_expert(stack, slices, e, error);
+    if (status == OK)
+        status = cpu_linear_load(&cpu->device, gate_up, 2, need->pass, &x->gate_up, error);
+    if (status == OK)
+        status = cpu_linear_load(&cpu->device, &slices->down, 1, need->pass, &x->down, error);
+    if (status == OK)
+        moe_need_add(need, x->gate_up, x->down);
+    return status;
+}
+
+enum status cpu_experts_load(struct device *device, const struct expert_source *source,
                              int32_t n_experts, int32_t top_k, int32_t max_rows,
                              struct experts **out, struct error *error)
 {
     struct cpu_device *cpu = cpu_device_of(device);
     *out = NULL;
-    enum status status = check_experts(experts, n_experts, top_k, error);
+    enum status status = check_counts(n_experts, top_k, error);
     if (status != OK)
         return status;
     size_t bytes = sizeof(struct experts) + (size_t)n_experts * sizeof(struct expert);
@@ -108,26 +147,18 @@ enum status cpu_experts_load(struct device *device, const struct expert_slices *
         return error_memory(error, bytes);
     stack->n_experts = n_experts;
     stack->top_k = top_k;
-    int32_t pass = min_i32(max_rows, PASS_TOKENS);
-    size_t scratch = 0;
+    struct moe_need need = moe_need_of(n_experts, top_k, max_rows);
     for (int32_t e = 0; e < n_experts && status == OK; e++) {
-        struct expert *x = &stack->items[e];
-        struct weight_slice gate_up[] = {experts[e].gate, experts[e].up};
-        status = cpu_linear_load(device, gate_up, 2, pass, &x->gate_up, error);
-        if (status == OK)
-            status = cpu_linear_load(device, &experts[e].down, 1, pass, &x->down, error);
-        if (status == OK)
-            scratch =
-                max_size(scratch, max_size(x->gate_up->scratch_bytes, x->down->scratch_bytes));
+        struct expert_slices slices;
+        status = source->open(source->context, e, &slices, error);
+        if (status != OK)
+            break;
+        status = load_expert(cpu, stack, e, &slices, &need, error);
+        source->close(source->context, e, &slices);
     }
-    if (status == OK) {
-        stack->hidden = stack->items->gate_up->cols;
-        stack->inner = stack->items->down->cols;
-        stack->scratch_bytes =
-            2 * (size_t)CHUNK_ROWS * CHUNK_COLS * sizeof(float) + size_round_up(scratch, ALIGN);
-        size_t forms = lay_out(stack, pass, thread_pool_size(cpu->pool)).forms;
-        status = cpu_workspace_reserve(cpu, forms + form_bytes(stack, pass), error);
-    }
+    if (status == OK)
+        status = cpu_workspace_reserve(
+            cpu, moe_need_bytes(&need, stack, thread_pool_size(cpu->pool)), error);
     if (status != OK) {
         cpu_experts_free(device, stack);
         return status;
@@ -147,16 +178,32 @@ void cpu_experts_free(struct device *device, struct experts *stack)
     free(stack);
 }
 
-size_t cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
-                         int32_t n_experts)
+struct device_bytes cpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                                      int32_t n_experts, int32_t top_k, int32_t max_rows)
 {
-    size_t total = 0;
+    const struct cpu_device *cpu = cpu_device_of(device);
+    struct moe_need need = moe_need_of(n_experts, top_k, max_rows);
+    struct device_bytes total = {0};
     for (int32_t e = 0; e < n_experts; e++) {
-        struct weight_slice gate_up[] = {experts[e].gate, experts[e].up};
-        if (!size_add(total, cpu_linear_bytes(device, gate_up, 2), &total) ||
-            !size_add(total, cpu_linear_bytes(device, &experts[e].down, 1), &total))
-            return SIZE_MAX;
+        struct weight_slice slices[] = {experts[e].gate, experts[e].up};
+        struct linear gate_up = {0}, down = {0};
+        linear_describe(cpu, slices, 2, &gate_up);
+        linear_describe(cpu, &experts[e].down, 1, &down);
+        moe_need_add(&need, &gate_up, &down);
+        struct device_bytes each[] = {cpu_linear_bytes(device, slices, 2, need.pass),
+                                      cpu_linear_bytes(device, &experts[e].down, 1, need.pass)};
+        for (int i = 0; i < 2; i++) {
+            if (!size_add(total.own, each[i].own, &total.own))
+                total.own = SIZE_MAX;
+            total.workspace = max_size(total.workspace, each[i].workspace);
+        }
     }
+    struct experts stack = {.n_experts = n_experts,
+                            .top_k = top_k,
+                            .hidden = (int32_t)experts->gate.cols,
+                            .inner = (int32_t)experts->gate.rows};
+    size_t bytes = moe_need_bytes(&need, &stack, thread_pool_size(cpu->pool));
+    total.workspace = max_size(total.workspace, bytes);
     return total;
 }
 

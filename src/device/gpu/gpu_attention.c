@@ -68,6 +68,17 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
     return status == OK ? gpu_split_reserve(gpu, error) : status;
 }
 
+size_t gpu_attention_workspace(struct device *device, const struct kv_layout *layout,
+                               int32_t n_q_heads, int32_t max_rows, int32_t max_sequences)
+{
+    (void)device;
+    (void)layout;
+    (void)n_q_heads;
+    (void)max_rows;
+    (void)max_sequences;
+    return 0;
+}
+
 static struct kd_pages shape_of(const struct kv_layout *layout)
 {
     return (struct kd_pages){.page_size = (uint32_t)layout->page_size,

@@ -180,16 +180,17 @@ void gpu_embedding_free(struct device *device, struct embedding *embedding);
 enum status gpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
                             int32_t max_rows, struct linear **out, struct error *error);
 void gpu_linear_free(struct device *device, struct linear *linear);
-size_t gpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices);
+struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
+                                     int n_slices, int32_t max_rows);
 size_t gpu_linear_size(const struct linear *linear);
 
 /* gpu_moe.c */
-enum status gpu_experts_load(struct device *device, const struct expert_slices *experts,
+enum status gpu_experts_load(struct device *device, const struct expert_source *source,
                              int32_t n_experts, int32_t top_k, int32_t max_rows,
                              struct experts **out, struct error *error);
 void gpu_experts_free(struct device *device, struct experts *experts);
-size_t gpu_experts_bytes(struct device *device, const struct expert_slices *experts,
-                         int32_t n_experts);
+struct device_bytes gpu_experts_bytes(struct device *device, const struct expert_slices *experts,
+                                      int32_t n_experts, int32_t top_k, int32_t max_rows);
 size_t gpu_expert_size(const struct experts *experts, int32_t *inner);
 
 /* gpu_attention.c */
@@ -197,11 +198,14 @@ size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *la
 enum status gpu_attention_reserve(struct device *device, const struct kv_layout *layout,
                                   int32_t n_q_heads, int32_t max_rows, int32_t max_sequences,
                                   struct error *error);
+size_t gpu_attention_workspace(struct device *device, const struct kv_layout *layout,
+                               int32_t n_q_heads, int32_t max_rows, int32_t max_sequences);
 
 /* gpu_states.c */
 size_t gpu_state_slot_bytes(const struct device *device, const struct state_layout *layout);
 enum status gpu_gated_delta_reserve(struct device *device, const struct state_layout *layout,
                                     struct error *error);
+size_t gpu_gated_delta_workspace(struct device *device, const struct state_layout *layout);
 
 /* gpu_sample.c */
 enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,

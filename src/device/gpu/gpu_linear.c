@@ -144,19 +144,21 @@ void gpu_linear_free(struct device *device, struct linear *linear)
     free(linear);
 }
 
-size_t gpu_linear_bytes(struct device *device, const struct weight_slice *slices, int n_slices)
+struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
+                                     int n_slices, int32_t max_rows)
 {
     const struct gpu_device *gpu = gpu_device_of(device);
-    size_t bytes = 0;
+    struct device_bytes bytes = {0};
+    (void)max_rows;
     for (int i = 0; i < n_slices;) {
         struct gpu_tile_shape tiles;
         struct kd_weight shape;
         bool has_tiles;
         int n = next_unit(gpu, slices + i, n_slices - i, &has_tiles, &tiles);
         if (has_tiles)
-            bytes += tiles.bytes;
+            bytes.own += tiles.bytes;
         else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
-            bytes += shape.matrix_bytes;
+            bytes.own += shape.matrix_bytes;
         i += n;
     }
     return bytes;

@@ -13,14 +13,17 @@ struct experts {
     struct gpu_memory *act; /* f32 [max_rows * top_k][inner] */
 };
 
-static enum status check_experts(const struct expert_slices *experts, int32_t n_experts,
-                                 int32_t top_k, struct error *error)
+static enum status check_counts(int32_t n_experts, int32_t top_k, struct error *error)
 {
     if (n_experts < 1 || n_experts > MOE_MAX_EXPERTS || top_k < 1 || top_k > n_experts)
         return error_set(error, ERROR_LIMIT,
                          "%d of %d experts a token; 1 to all of at most %d are possible", top_k,
                          n_experts, MOE_MAX_EXPERTS);
-    const struct expert_slices *first = &experts[0];
+    return OK;
+}
+
+static enum status check_shape(const struct expert_slices *first, struct error *error)
+{
     if (first->up.cols != first->gate.cols || first->down.rows != first->gate.cols ||
         first->up.rows != first->gate.rows || first->down.cols != first->gate.rows)
         return error_set(error, ERROR_INVALID,
@@ -32,28 +35,31 @@ static enum status check_experts(const struct expert_slices *experts, int32_t n_
     return OK;
 }
 
+/* f32 for what each of `top_k` experts of a row holds inside. */
+static size_t act_bytes(int32_t max_rows, int32_t top_k, int64_t inner)
+{
+    return (size_t)max_rows * (size_t)top_k * (size_t)inner * sizeof(float);
+}
+
 static enum status load(struct gpu_device *gpu, struct experts *e,
                         const struct expert_slices *slices, struct error *error)
 {
-    size_t stride = sizeof *slices, act;
-    enum status status =
-        gpu_weight_load(gpu, &e->gate, &slices->gate, stride, e->n_experts, error);
+    size_t stride = sizeof *slices;
+    enum status status = gpu_weight_load(gpu, &e->gate, &slices->gate, stride, e->n_experts, error);
     if (status == OK)
         status = gpu_weight_load(gpu, &e->up, &slices->up, stride, e->n_experts, error);
     if (status == OK)
         status = gpu_weight_load(gpu, &e->down, &slices->down, stride, e->n_experts, error);
     if (status != OK)
         return status;
-    act = (size_t)e->max_rows * (size_t)e->top_k * (size_t)e->inner * sizeof(float);
-    return gpu->driver->alloc(gpu->gpu, act, &e->act, error);
+    return gpu->driver->alloc(gpu->gpu, act_bytes(e->max_rows, e->top_k, e->inner), &e->act, error);
 }
 
-enum status gpu_experts_load(struct device *device, const struct expert_slices *slices,
-                             int32_t n_experts, int32_t top_k, int32_t max_rows,
-                             struct experts **out, struct error *error)
+static enum status load_slices(struct gpu_device *gpu, const struct expert_slices *slices,
+                               int32_t n_experts, int32_t top_k, int32_t max_rows,
+                               struct experts **out, struct error *error)
 {
-    *out = NULL;
-    enum status status = check_experts(slices, n_experts, top_k, error);
+    enum status status = check_shape(slices, error);
     if (status != OK)
         return status;
     struct experts *e = calloc(1, sizeof *e);
@@ -64,13 +70,38 @@ enum status gpu_experts_load(struct device *device, const struct expert_slices *
     e->hidden = (int32_t)slices->gate.cols;
     e->inner = (int32_t)slices->gate.rows;
     e->max_rows = max_rows;
-    status = load(gpu_device_of(device), e, slices, error);
+    status = load(gpu, e, slices, error);
     if (status != OK) {
-        gpu_experts_free(device, e);
+        gpu_experts_free(&gpu->device, e);
         return status;
     }
     *out = e;
     return OK;
+}
+
+/* A stack is written matrix by matrix, so all experts are open at once. */
+enum status gpu_experts_load(struct device *device, const struct expert_source *source,
+                             int32_t n_experts, int32_t top_k, int32_t max_rows,
+                             struct experts **out, struct error *error)
+{
+    *out = NULL;
+    enum status status = check_counts(n_experts, top_k, error);
+    if (status != OK)
+        return status;
+    struct expert_slices *slices = calloc((size_t)n_experts, sizeof *slices);
+    if (!slices)
+        return error_memory(error, (size_t)n_experts * sizeof *slices);
+    int32_t n_open = 0;
+    while (status == OK && n_open < n_experts) {
+        status = source->open(source->context, n_open, &slices[n_open], error);
+        n_open += status == OK;
+    }
+    if (status == OK)
+        status = load_slices(gpu_device_of(device), slices, n_experts, top_k, max_rows, out, error);
+    for (int32_t e = 0; e < n_open; e++)
+        source->close(source->context, e, &slices[e]);
+    free(slices);
+    return status;
 }
 
 void gpu_experts_free(struct device *device, struct experts *e)
@@ -86,14 +117,15 @@ void gpu_experts_free(struct device *device, struct experts *e)
     free(e);
 }
 
-size_t gpu_experts_bytes(struct device *device, const struct expert_slices *slices,
-                         int32_t n_experts)
+struct device_bytes gpu_experts_bytes(struct device *device, const struct expert_slices *slices,
+                                      int32_t n_experts, int32_t top_k, int32_t max_rows)
 {
-    size_t bytes = 0;
-    for (int32_t i = 0; i < n_experts; i++)
-        bytes += gpu_linear_bytes(device, &slices[i].gate, 1) +
-                 gpu_linear_bytes(device, &slices[i].up, 1) +
-                 gpu_linear_bytes(device, &slices[i].down, 1);
+    struct device_bytes bytes = {.own = act_bytes(max_rows, top_k, slices->gate.rows)};
+    for (int32_t i = 0; i < n_experts; i++) {
+        const struct weight_slice *parts[] = {&slices[i].gate, &slices[i].up, &slices[i].down};
+        for (int k = 0; k < 3; k++)
+            bytes.own += gpu_linear_bytes(device, parts[k], 1, max_rows).own;
+    }
     return bytes;
 }
 
@@ -132,12 +164,9 @@ void gpu_moe_ffn(struct device *device, const struct moe_ffn_args *args)
     assert(args->x.rows <= e->max_rows && args->experts.cols <= e->top_k);
     assert(args->x.cols == e->hidden && args->out.cols == e->hidden);
     run_inner(gpu, args);
-    struct gpu_range buffers[] = {{e->down.memory, 0},
-                                  {e->act, 0},
-                                  gpu_tensor(&args->experts),
-                                  gpu_tensor(&args->weights),
-                                  gpu_tensor(&args->shared),
-                                  gpu_tensor(&args->shared_gate),
+    struct gpu_range buffers[] = {{e->down.memory, 0},        {e->act, 0},
+                                  gpu_tensor(&args->experts), gpu_tensor(&args->weights),
+                                  gpu_tensor(&args->shared),  gpu_tensor(&args->shared_gate),
                                   gpu_tensor(&args->out)};
     struct kd_moe_outer p = {.down = e->down.shape,
                              .top_k = (uint32_t)args->experts.cols,

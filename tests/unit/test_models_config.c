@@ -224,10 +224,10 @@ static const struct json *find_key(const struct json *config, const char *key)
 static void a_value_of_another_type_is_refused(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"attention_bias", "tie_word_embeddings", "rope_theta",
-                                       "rope_type",      "beta_fast",           "norm_topk_prob",
-                                       "use_cla",        "hidden_act",          "use_sliding_window",
-                                       "rope_scaling"};
+    static const char *const keys[] = {
+        "attention_bias",     "tie_word_embeddings", "rope_theta", "rope_type",
+        "beta_fast",          "norm_topk_prob",      "use_cla",    "hidden_act",
+        "use_sliding_window", "rope_scaling"};
     enum { N_KEYS = sizeof keys / sizeof *keys };
     bool is_seen[N_KEYS] = {false};
     for (int i = 0; i < n_configs; i++) {

@@ -33,6 +33,11 @@ static inline size_t size_round_up(size_t value, size_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
+static inline size_t size_max(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

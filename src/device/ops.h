@@ -489,6 +489,9 @@ struct device_table {
     enum status (*sample_reserve)(struct device *, int32_t n_tokens, int32_t max_rows,
                                   struct error *);
 
+    /* Ops of different kinds take turns with one workspace: the largest counts, not their sum. */
+    bool shares_workspace;
+
     /* Bytes that may still be taken; 0: not known. */
     uint64_t (*memory_available)(const struct device *);
 

@@ -118,20 +118,18 @@ static enum status plan_states(struct memory_plan *p, const struct memory_reques
     return OK;
 }
 
-/* The device's own, which the operations share: the largest counts. */
+/* What the operations take beside their arguments. */
 static size_t device_workspace(const struct memory_plan *p, const struct model *model,
                                struct device *device, size_t of_weights,
                                const struct memory_request *r)
 {
-    size_t most = of_weights,
-           bytes = device->table->attention_workspace(device, &p->layout, model->n_heads,
-                                                      r->max_step_tokens, r->max_running);
-    most = bytes > most ? bytes : most;
-    if (model->states.n_layers > 0) {
-        bytes = device->table->gated_delta_workspace(device, &model->states);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+    const struct device_table *table = device->table;
+    size_t of_attention = table->attention_workspace(device, &p->layout, model->n_heads,
+                                                     r->max_step_tokens, r->max_running);
+    size_t of_states =
+        model->states.n_layers > 0 ? table->gated_delta_workspace(device, &model->states) : 0;
+    return table->shares_workspace ? size_max(size_max(of_weights, of_attention), of_states)
+                                   : of_weights + of_attention + of_states;
 }
 
 enum status memory_plan_make(struct memory_plan *p, const struct model *model,

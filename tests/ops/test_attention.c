@@ -570,7 +570,7 @@ static void a_copied_page_reads_like_the_first(void **test)
         int last =
             i % 2 * (n_test_devices() - 1); /* the twin, and the last: a GPU if there is one */
         if (has_codes(dtype) && is_test_gpu(last))
-            last = cpu_isa_best();
+            last = (int)cpu_isa_best();
         struct device *device = open_test_device(last, ACTIVATIONS_FLOAT, 2);
         struct shape shape = {.n_kv_heads = 2,
                               .group = 2,

@@ -132,6 +132,7 @@ static const struct device_table cpu_table = {
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
     .attention_workspace = cpu_attention_workspace,
+    .shares_workspace = true,
     .observe = cpu_observe,
     .gated_delta_reserve = cpu_gated_delta_reserve,
     .gated_delta_workspace = cpu_gated_delta_workspace,

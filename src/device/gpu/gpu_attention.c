@@ -37,23 +37,36 @@ static uint32_t n_splits(const struct gpu_device *gpu, int64_t n_groups)
     return n;
 }
 
+struct split_sizes {
+    size_t parts, levels, counters;
+};
+
 /* Room for as many parts as there are processors, where there are several of one sequence. */
+static struct split_sizes split_sizes(const struct gpu_device *gpu, int32_t max_sequences,
+                                      int32_t n_q_heads)
+{
+    size_t n = (size_t)gpu->info.n_processors * FEW_COLUMNS;
+    return (struct split_sizes){.parts = n * MAX_NATIVE_DIM * sizeof(float),
+                                .levels = n * 2 * sizeof(float),
+                                .counters = (size_t)max_sequences * (size_t)n_q_heads *
+                                            sizeof(uint32_t)};
+}
+
 static enum status reserve_splits(struct gpu_device *gpu, int32_t max_sequences, int32_t n_q_heads,
                                   struct error *error)
 {
-    size_t n = (size_t)gpu->info.n_processors * FEW_COLUMNS * MAX_NATIVE_DIM;
-    size_t counters = (size_t)max_sequences * (size_t)n_q_heads * sizeof(uint32_t);
+    struct split_sizes sizes = split_sizes(gpu, max_sequences, n_q_heads);
     enum status status = OK;
     if (!gpu->splits.parts)
-        status = gpu->driver->alloc(gpu->gpu, n * sizeof(float), &gpu->splits.parts, error);
+        status = gpu->driver->alloc(gpu->gpu, sizes.parts, &gpu->splits.parts, error);
     if (status == OK && !gpu->splits.levels)
-        status = gpu->driver->alloc(gpu->gpu, n / MAX_NATIVE_DIM * 2 * sizeof(float),
-                                    &gpu->splits.levels, error);
+        status = gpu->driver->alloc(gpu->gpu, sizes.levels, &gpu->splits.levels, error);
     if (status == OK && gpu->splits.counters)
         gpu->driver->free(gpu->gpu, gpu->splits.counters);
     gpu->splits.counters = NULL;
-    return status == OK ? gpu->driver->alloc(gpu->gpu, counters, &gpu->splits.counters, error)
-                        : status;
+    return status == OK
+               ? gpu->driver->alloc(gpu->gpu, sizes.counters, &gpu->splits.counters, error)
+               : status;
 }
 
 enum status gpu_attention_reserve(struct device *device, const struct kv_layout *layout,
@@ -71,12 +84,13 @@ enum status gpu_attention_reserve(struct device *device, const struct kv_layout 
 size_t gpu_attention_workspace(struct device *device, const struct kv_layout *layout,
                                int32_t n_q_heads, int32_t max_rows, int32_t max_sequences)
 {
-    (void)device;
+    const struct gpu_device *gpu = gpu_device_of(device);
     (void)layout;
-    (void)n_q_heads;
     (void)max_rows;
-    (void)max_sequences;
-    return 0;
+    struct split_sizes sizes = {0};
+    if (gpu->has_native)
+        sizes = split_sizes(gpu, max_sequences, n_q_heads);
+    return sizes.parts + sizes.levels + sizes.counters + gpu_split_bytes();
 }
 
 static struct kd_pages shape_of(const struct kv_layout *layout)

@@ -67,19 +67,27 @@ static enum status load_tiles(struct gpu_device *gpu, struct unit *unit,
     return status;
 }
 
+/* The sizes that `max_rows` rows of n_tiles tiles need. */
+static struct gpu_inputs input_sizes(const struct gpu_device *gpu, uint32_t n_tiles,
+                                     int32_t max_rows)
+{
+    size_t rows = size_round_up((size_t)max_rows, KD_INPUT_STACK) * gpu->n_terms;
+    return (struct gpu_inputs){.values_bytes = rows * n_tiles * KD_TILE_COLS * 2,
+                               .sums_bytes = rows * n_tiles * 4 * sizeof(float),
+                               .factors_bytes = size_round_up(rows * sizeof(float), INPUT_ALIGN)};
+}
+
 /* Makes room for the inputs of any linear loaded so far. */
 static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int32_t max_rows,
                                   struct error *error)
 {
-    size_t rows = size_round_up((size_t)max_rows, KD_INPUT_STACK) * gpu->n_terms;
-    size_t values = rows * n_tiles * KD_TILE_COLS * 2, sums = rows * n_tiles * 4 * sizeof(float);
-    size_t factors = size_round_up(rows * sizeof(float), INPUT_ALIGN);
-    struct gpu_inputs *in = &gpu->inputs;
-    if (values <= in->values_bytes && sums <= in->sums_bytes && factors <= in->factors_bytes)
+    struct gpu_inputs need = input_sizes(gpu, n_tiles, max_rows), *in = &gpu->inputs;
+    if (need.values_bytes <= in->values_bytes && need.sums_bytes <= in->sums_bytes &&
+        need.factors_bytes <= in->factors_bytes)
         return OK;
-    in->values_bytes = values > in->values_bytes ? values : in->values_bytes;
-    in->sums_bytes = sums > in->sums_bytes ? sums : in->sums_bytes;
-    in->factors_bytes = factors > in->factors_bytes ? factors : in->factors_bytes;
+    in->values_bytes = size_max(need.values_bytes, in->values_bytes);
+    in->sums_bytes = size_max(need.sums_bytes, in->sums_bytes);
+    in->factors_bytes = size_max(need.factors_bytes, in->factors_bytes);
     if (in->memory)
         gpu->driver->free(gpu->gpu, in->memory);
     in->memory = NULL;
@@ -149,15 +157,17 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
 {
     const struct gpu_device *gpu = gpu_device_of(device);
     struct device_bytes bytes = {0};
-    (void)max_rows;
     for (int i = 0; i < n_slices;) {
         struct gpu_tile_shape tiles;
         struct kd_weight shape;
         bool has_tiles;
         int n = next_unit(gpu, slices + i, n_slices - i, &has_tiles, &tiles);
-        if (has_tiles)
+        if (has_tiles) {
+            struct gpu_inputs in = input_sizes(gpu, tiles.n_tiles, max_rows);
             bytes.own += tiles.bytes;
-        else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
+            bytes.workspace = size_max(bytes.workspace,
+                                       in.values_bytes + in.sums_bytes + in.factors_bytes);
+        } else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
             bytes.own += shape.matrix_bytes;
         i += n;
     }

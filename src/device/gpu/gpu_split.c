@@ -13,16 +13,22 @@ enum {
     MAX_DIM = 256
 };
 
+static const size_t parts_bytes = (size_t)MAX_PARTS * MAX_DIM * sizeof(float);
+static const size_t levels_bytes = (size_t)MAX_PARTS * 2 * sizeof(float);
+
 enum status gpu_split_reserve(struct gpu_device *gpu, struct error *error)
 {
-    const size_t parts = (size_t)MAX_PARTS * MAX_DIM * sizeof(float);
-    const size_t levels = (size_t)MAX_PARTS * 2 * sizeof(float);
     if (gpu->split_parts)
         return OK;
-    enum status status = gpu->driver->alloc(gpu->gpu, parts, &gpu->split_parts, error);
+    enum status status = gpu->driver->alloc(gpu->gpu, parts_bytes, &gpu->split_parts, error);
     if (status == OK)
-        status = gpu->driver->alloc(gpu->gpu, levels, &gpu->split_levels, error);
+        status = gpu->driver->alloc(gpu->gpu, levels_bytes, &gpu->split_levels, error);
     return status;
+}
+
+size_t gpu_split_bytes(void)
+{
+    return parts_bytes + levels_bytes;
 }
 
 void gpu_split_done(struct gpu_device *gpu)

@@ -7,6 +7,7 @@
 
 /* Takes the memory for the parts of a step's rows, once a device; gpu_split_done gives it back. */
 enum status gpu_split_reserve(struct gpu_device *gpu, struct error *error);
+size_t gpu_split_bytes(void); /* what that takes */
 void gpu_split_done(struct gpu_device *gpu);
 
 /* `buffers` and `shape` are those of the kernel paged_attention. False, and nothing is queued,

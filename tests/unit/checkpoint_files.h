@@ -67,6 +67,24 @@ static inline void folder_remove(struct test_folder *folder)
     assert_int_equal(rmdir(folder->path), 0);
 }
 
+/* Each test's own folder, as its *state. */
+static inline int folder_setup(void **state)
+{
+    struct test_folder *folder = malloc(sizeof *folder);
+    if (!folder)
+        return -1;
+    folder_make(folder);
+    *state = folder;
+    return 0;
+}
+
+static inline int folder_teardown(void **state)
+{
+    folder_remove(*state);
+    free(*state);
+    return 0;
+}
+
 static inline void put_bytes(struct str *out, const void *data, size_t n)
 {
     str_append(out, data, n);

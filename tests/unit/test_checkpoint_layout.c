@@ -287,26 +287,9 @@ static void qwen3_next_is_written_as_mlx_lm_would(void **state)
     remove_all(out);
 }
 
-static int setup(void **state)
-{
-    struct test_folder *folder = malloc(sizeof *folder);
-    if (!folder)
-        return -1;
-    folder_make(folder);
-    *state = folder;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    return 0;
-}
-
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(every_way_to_hold_experts_becomes_stacks),
         TEST(experts_that_mlx_lm_cannot_find_are_refused),

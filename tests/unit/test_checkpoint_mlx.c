@@ -3,23 +3,6 @@
 
 #include "checkpoint/quantize.h"
 
-static int setup(void **state)
-{
-    struct test_folder *folder = malloc(sizeof *folder);
-    if (!folder)
-        return -1;
-    folder_make(folder);
-    *state = folder;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    return 0;
-}
-
 /* One quantized module "lm.m" [rows, 64]: its three tensors with the given types and shapes. Codes
  * are 0x21 bytes, scales 1 or (U8) 127, biases 2. */
 struct module {
@@ -394,7 +377,7 @@ static void nothing_is_left_of_what_cannot_be_written(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(every_way_to_say_it_is_understood),
         TEST(overrides_name_modules_as_the_file_does),

@@ -1,23 +1,6 @@
 /* gpt-oss's own files: blocks and scales together are one weight. */
 #include "unit/checkpoint_files.h"
 
-static int setup(void **state)
-{
-    struct test_folder *folder = malloc(sizeof *folder);
-    if (!folder)
-        return -1;
-    folder_make(folder);
-    *state = folder;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    return 0;
-}
-
 static const char config[] = "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}";
 
 /* Blocks [blocks] of 0x21 bytes and scales [scales] of 128, as the shapes in JSON say. */
@@ -85,8 +68,8 @@ static void shapes_that_do_not_agree_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(two_tensors_are_one_weight, setup, teardown),
-        cmocka_unit_test_setup_teardown(shapes_that_do_not_agree_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(two_tensors_are_one_weight, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(shapes_that_do_not_agree_are_refused, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,23 +4,6 @@
 
 #include <math.h>
 
-static int setup(void **state)
-{
-    struct test_folder *folder = malloc(sizeof *folder);
-    if (!folder)
-        return -1;
-    folder_make(folder);
-    *state = folder;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
-    return 0;
-}
-
 /* One tensor of the module "m": repeats the pattern as often as the shape needs. */
 struct part {
     const char *ending, *dtype;
@@ -343,7 +326,7 @@ static void what_is_quantized_is_not_quantized_again(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(gptqs_first_version_stores_zero_points_one_less),
         TEST(columns_of_a_group_come_together_and_know_their_inputs),

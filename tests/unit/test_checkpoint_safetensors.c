@@ -20,19 +20,9 @@ static void write_good(struct test_folder *folder, const char *name)
 
 static int setup(void **state)
 {
-    struct test_folder *folder = malloc(sizeof *folder);
-    if (!folder)
+    if (folder_setup(state) != 0)
         return -1;
-    folder_make(folder);
-    folder_write_text(folder, "config.json", "{\"model_type\": \"llama\"}");
-    *state = folder;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    folder_remove(*state);
-    free(*state);
+    folder_write_text(*state, "config.json", "{\"model_type\": \"llama\"}");
     return 0;
 }
 
@@ -433,7 +423,7 @@ static void wrong_configurations_are_refused(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_folder_with_one_file_hands_out_its_weights),
         TEST(prefixes_of_wrappers_are_taken_off),

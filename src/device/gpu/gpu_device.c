@@ -9,11 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status wait(struct gpu_device *gpu, struct error *error)
+static void commit(struct gpu_device *gpu)
 {
     if (gpu->is_queued)
         gpu->driver->commit(gpu->gpu);
     gpu->is_queued = false;
+}
+
+static enum status wait(struct gpu_device *gpu, struct error *error)
+{
+    commit(gpu);
     return gpu->driver->wait(gpu->gpu, error);
 }
 
@@ -22,9 +27,7 @@ static enum status wait_for_copy(struct gpu_device *gpu, struct error *error)
 {
     if (!gpu->info.orders_copies)
         return wait(gpu, error);
-    if (gpu->is_queued)
-        gpu->driver->commit(gpu->gpu);
-    gpu->is_queued = false;
+    commit(gpu);
     return OK;
 }
 

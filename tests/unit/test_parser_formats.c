@@ -107,6 +107,22 @@ static void expect_events(struct output_parser *parser, const char *piece, const
     str_done(&got);
 }
 
+/* Pushes n pieces, each with its events, and ends; one call is ended. */
+static void expect_stream(const struct parser_config *config, const char *tail,
+                          const struct table *t, const char *const *pieces,
+                          const char *const *expected, size_t n)
+{
+    struct output_parser *parser;
+    assert_int_equal(output_parser_new(config, tail, strlen(tail), json_get(&t->tree, "tools"),
+                                       &parser, NULL),
+                     OK);
+    for (size_t i = 0; i < n; i++)
+        expect_events(parser, pieces[i], expected[i]);
+    assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
+    assert_int_equal(output_parser_n_ended_calls(parser), 1);
+    output_parser_free(parser);
+}
+
 /* Text that cannot be part of a tag must not wait for more; calls must stream. */
 static void text_is_reported_as_soon_as_it_is_certain(void **state)
 {
@@ -130,15 +146,7 @@ static void text_is_reported_as_soon_as_it_is_certain(void **state)
         "a:\": \"ab", "a:cd\"}", "e:"};
     struct parser_config config = {.reasoning = PARSER_REASONING_QWEN3,
                                    .tools = PARSER_TOOLS_QWEN25};
-    struct output_parser *parser;
-    assert_int_equal(
-        output_parser_new(&config, "\n<think>\n", 9, json_get(&t.tree, "tools"), &parser, NULL),
-        OK);
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        expect_events(parser, pieces[i], expected[i]);
-    assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
-    assert_int_equal(output_parser_n_ended_calls(parser), 1);
-    output_parser_free(parser);
+    expect_stream(&config, "\n<think>\n", &t, pieces, expected, sizeof pieces / sizeof *pieces);
     unload(&t);
 }
 
@@ -157,14 +165,7 @@ static void glm_s_string_arguments_stream(void **state)
         "a:\"one", "a: two\\n", "", "", "a:</arg_value> three",
         "",        "a:\"} e:"};
     struct parser_config config = {.reasoning = PARSER_REASONING_NONE, .tools = PARSER_TOOLS_GLM};
-    struct output_parser *parser;
-    assert_int_equal(output_parser_new(&config, "\n", 1, json_get(&t.tree, "tools"), &parser, NULL),
-                     OK);
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        expect_events(parser, pieces[i], expected[i]);
-    assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
-    assert_int_equal(output_parser_n_ended_calls(parser), 1);
-    output_parser_free(parser);
+    expect_stream(&config, "\n", &t, pieces, expected, sizeof pieces / sizeof *pieces);
     unload(&t);
 }
 

@@ -120,11 +120,15 @@ void gpu_experts_free(struct device *device, struct experts *e)
 struct device_bytes gpu_experts_bytes(struct device *device, const struct expert_slices *slices,
                                       int32_t n_experts, int32_t top_k, int32_t max_rows)
 {
+    (void)device;
     struct device_bytes bytes = {.own = act_bytes(max_rows, top_k, slices->gate.rows)};
     for (int32_t i = 0; i < n_experts; i++) {
         const struct weight_slice *parts[] = {&slices[i].gate, &slices[i].up, &slices[i].down};
-        for (int k = 0; k < 3; k++)
-            bytes.own += gpu_linear_bytes(device, parts[k], 1, max_rows).own;
+        for (int k = 0; k < 3; k++) {
+            struct kd_weight shape;
+            if (gpu_weight_describe(parts[k], &shape, NULL) == OK)
+                bytes.own += shape.matrix_bytes;
+        }
     }
     return bytes;
 }

@@ -4,7 +4,7 @@
 # driver is opened at run time.
 option(CSGL_CUDA "kernels for NVIDIA GPUs" ON)
 option(CSGL_CUDA_SOURCE "put them into the program as source also where nvcc is" OFF)
-set(CSGL_CUDA_ARCHS 80 90 120 CACHE STRING "compute capabilities (times 10) with machine code, the lowest first")
+set(CSGL_CUDA_ARCHS 80 90a 120 CACHE STRING "compute capabilities (times 10) with machine code, the lowest first")
 set(cuda_is_built OFF)
 if(CSGL_CUDA AND NOT CMAKE_CROSSCOMPILING AND NOT APPLE)
   set(cuda_is_built ON)

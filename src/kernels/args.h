@@ -108,7 +108,8 @@ enum {
     KD_INPUT_THREADS = 1024, /* at most, as is the next */
     KD_FLAT_THREADS = 512,
     KD_MANY_THREADS = 256,
-    KD_MANY_STAGES = 4
+    KD_MANY_STAGES = 4,
+    KD_WIDE_STAGES = 6
 };
 
 struct kd_tiles {
@@ -124,13 +125,14 @@ struct kd_tiles {
 /* Rows of f32 into rows of 16-bit values [n_terms][term_stride][positions], times a factor that
  * keeps f16 in its range, and their sums over `span` positions [positions / span][n_terms]
  * [term_stride]. factors [n_rows] undo that factor and, where there are sums, the 2^-24 of codes as
- * f16. */
+ * f16. For linear_wide, is_paired: no sums, and the values of a tile in another order. */
 struct kd_inputs {
     uint32_t cols, positions; /* positions: cols filled up to whole tiles */
     uint32_t x_stride, n_terms;
     uint32_t is_bf16, has_order;
     uint32_t span; /* 64, 32 or 16, of which the last has an order of its own; 0: no sums */
     uint32_t term_stride;
+    uint32_t is_paired, unused;
 };
 
 /* Of kernels whose threadgroups make a few outputs of a few rows. */

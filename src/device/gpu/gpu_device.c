@@ -191,15 +191,19 @@ static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
     static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)
-                                            GPU_NATIVE_KERNELS(KERNEL_NAME)};
+                                            GPU_NATIVE_KERNELS(KERNEL_NAME)
+                                                GPU_WIDE_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
     const int n = gpu->info.has_matrices ? FIRST_NATIVE_GPU_KERNEL : N_GPU_SHARED_KERNELS;
     enum status status = OK;
     for (int i = 0; i < n && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
     gpu->has_native = status == OK;
-    for (int i = FIRST_NATIVE_GPU_KERNEL; i < N_GPU_KERNELS && gpu->has_native; i++)
+    for (int i = FIRST_NATIVE_GPU_KERNEL; i < FIRST_WIDE_GPU_KERNEL && gpu->has_native; i++)
         gpu->has_native = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
+    gpu->has_wide = gpu->has_native;
+    for (int i = FIRST_WIDE_GPU_KERNEL; i < N_GPU_KERNELS && gpu->has_wide; i++)
+        gpu->has_wide = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
     return status;
 }
 

@@ -87,6 +87,24 @@
     X(paged_attention_many_256_f16)                                                                \
     X(paged_attention_many_256_bf16)
 
+/* Likewise, on Hopper: kernels/cuda/linear_wide.cu. */
+#define GPU_WIDE_LINEARS(X, form)                                                                  \
+    X(linear_wide_##form##_64)                                                                     \
+    X(linear_wide_##form##_64x2)                                                                   \
+    X(linear_wide_##form##_128)                                                                    \
+    X(linear_wide_##form##_128x2)
+#define GPU_WIDE_KERNELS(X)                                                                        \
+    GPU_WIDE_LINEARS(X, q4)                                                                        \
+    GPU_WIDE_LINEARS(X, q4s2)                                                                      \
+    GPU_WIDE_LINEARS(X, q4s2w)                                                                     \
+    GPU_WIDE_LINEARS(X, q4s4w)                                                                     \
+    GPU_WIDE_LINEARS(X, q8)                                                                        \
+    GPU_WIDE_LINEARS(X, q8s2)                                                                      \
+    GPU_WIDE_LINEARS(X, q8s2w)                                                                     \
+    GPU_WIDE_LINEARS(X, q8s4w)                                                                     \
+    GPU_WIDE_LINEARS(X, f16)                                                                       \
+    GPU_WIDE_LINEARS(X, bf16)
+
 /* Those that are there where the driver has_matrices. */
 #define GPU_MATRIX_KERNELS(X)                                                                      \
     X(linear_matrix_q4)                                                                            \
@@ -99,7 +117,9 @@ enum gpu_kernel_name {
     GPU_KERNEL_LAST_SHARED = N_GPU_SHARED_KERNELS - 1,
     GPU_MATRIX_KERNELS(GPU_KERNEL_ENUM) FIRST_NATIVE_GPU_KERNEL,
     GPU_KERNEL_LAST_MATRIX = FIRST_NATIVE_GPU_KERNEL - 1,
-    GPU_NATIVE_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS
+    GPU_NATIVE_KERNELS(GPU_KERNEL_ENUM) FIRST_WIDE_GPU_KERNEL,
+    GPU_KERNEL_LAST_NATIVE = FIRST_WIDE_GPU_KERNEL - 1,
+    GPU_WIDE_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS
 };
 #undef GPU_KERNEL_ENUM
 
@@ -123,6 +143,7 @@ struct gpu_device {
     const struct gpu_kernel *kernels[N_GPU_KERNELS];
     struct gpu_info info;
     bool has_native;  /* the driver has the native kernels */
+    bool has_wide;    /* and those for Hopper */
     uint32_t n_terms; /* 16-bit values that stand for one of a native linear's inputs */
     struct gpu_inputs inputs;
     struct gpu_splits splits;

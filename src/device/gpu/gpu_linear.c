@@ -201,6 +201,12 @@ static struct gpu_range section(const struct unit *unit, size_t offset)
     return (struct gpu_range){offset ? unit->memory : NULL, offset};
 }
 
+/* Rows that linear_wide takes: more than linear_flat does, of one term. */
+static bool is_wide(const struct gpu_device *gpu, int32_t n_rows)
+{
+    return gpu->has_wide && gpu->n_terms == 1 && n_rows > FLAT_COLUMNS;
+}
+
 static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct unit *unit,
                                   const struct tensor *x)
 {
@@ -212,7 +218,8 @@ static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct uni
                               .is_bf16 = unit->tiles.form == GPU_TILE_bf16,
                               .has_order = unit->tiles.order != 0,
                               .span = spans ? KD_TILE_COLS / spans : 0,
-                              .term_stride = term_stride(x->rows)};
+                              .term_stride = term_stride(x->rows),
+                              .is_paired = is_wide(gpu, x->rows)};
 }
 
 static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
@@ -279,6 +286,32 @@ static struct choice choose_flat(const struct gpu_device *gpu, const struct unit
                            0};
 }
 
+/* The largest tile that does not take more turns of the processors than a smaller one. */
+static struct choice choose_wide(const struct gpu_device *gpu, const struct unit *unit,
+                                 int32_t n_rows)
+{
+    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][4] = {
+#define WIDE_KERNELS(name, bits, spans, is_wide)                                                   \
+    {GPU_KERNEL_linear_wide_##name##_64, GPU_KERNEL_linear_wide_##name##_64x2,                     \
+     GPU_KERNEL_linear_wide_##name##_128, GPU_KERNEL_linear_wide_##name##_128x2},
+        GPU_TILE_FORMS(WIDE_KERNELS)
+#undef WIDE_KERNELS
+    };
+    const enum gpu_kernel_name *names = kernels[unit->tiles.form];
+    const uint32_t row_bytes = KD_TILE_COLS * 2, align = 1024;
+    int64_t n = gpu->info.n_processors, outputs = unit->tiles.rows;
+    if (n_rows <= 64) {
+        bool is_large = ceil_div(outputs, 128) >= n;
+        return (struct choice){names[is_large], is_large ? 128 : 64, 64, 512,
+                               KD_WIDE_STAGES * (is_large ? 2u : 4u) * 64 * row_bytes + align};
+    }
+    int64_t along_rows = ceil_div(n_rows, 128);
+    int64_t small_turns = ceil_div(ceil_div(outputs, 128) * along_rows, 2 * n);
+    bool is_large = ceil_div(ceil_div(outputs, 256) * along_rows, n) <= small_turns;
+    return (struct choice){names[2 + is_large], is_large ? 256 : 128, 128, 256,
+                           KD_WIDE_STAGES * 128 * row_bytes + align};
+}
+
 static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)
 {
     static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][5] = {
@@ -291,6 +324,8 @@ static struct choice choose(const struct gpu_device *gpu, const struct unit *uni
     };
     const enum gpu_kernel_name *names = kernels[unit->tiles.form];
     uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
+    if (is_wide(gpu, n_rows))
+        return choose_wide(gpu, unit, n_rows);
     uint32_t small_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 64, 64);
     uint32_t large_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 256, 128);
     int64_t n = gpu->info.n_processors;
@@ -315,7 +350,8 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
     struct gpu_range buffers[] = {{unit->memory, 0},
                                   section(unit, tiles->levels),
                                   inputs_at(gpu, 0),
-                                  inputs_at(gpu, values),
+                                  is_wide(gpu, n_rows) ? section(unit, tiles->row_factors)
+                                                       : inputs_at(gpu, values),
                                   inputs_at(gpu, values + gpu->inputs.sums_bytes),
                                   section(unit, tiles->out_bias),
                                   gpu_tensor(out)};

@@ -16,6 +16,7 @@
 #include "base/size.h"
 #include "device/gpu/gpu_weight.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,8 @@ bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices, struct 
     size_t row_tiles = size_round_up((size_t)ceil_div(out->rows, ROWS), KD_TILE_STACK);
     add_section(out, row_tiles * codes_bytes(out));
     out->levels = add_section(out, row_tiles * levels_bytes(out));
+    bool has_codes = gpu_tile_infos[out->form].spans > 0;
+    out->row_factors = add_section(out, has_codes ? row_tiles * ROWS * sizeof(float) : 0);
     out->out_bias = add_section(out, has_bias ? out->rows * sizeof(float) : 0);
     out->order = add_section(out, slices->weight.has_order ? out->cols * sizeof(int32_t) : 0);
     return true;
@@ -229,6 +232,21 @@ static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *sh
         }
 }
 
+/* The power of two that brings the row's largest scale * code or bias to 2^13 .. 2^14: their sum
+ * stays below the largest f16. */
+static float row_factor(const struct rows *rows, int r, uint32_t bits)
+{
+    const float *scales = rows->scales + (size_t)r * rows->n_groups;
+    const float *biases = rows->biases + (size_t)r * rows->n_groups;
+    float largest = 0.0f, largest_code = bits == 4 ? 15.0f : 255.0f;
+    for (uint32_t i = 0; i < rows->n_groups; i++)
+        largest = fmaxf(largest, fmaxf(fabsf(scales[i]) * largest_code, fabsf(biases[i])));
+    int exponent = 0;
+    if (largest > 0.0f && largest < INFINITY)
+        frexpf(largest, &exponent); /* largest < 2^exponent */
+    return ldexpf(1.0f, exponent < -112 ? 126 : 14 - exponent);
+}
+
 static bool rows_init(struct rows *rows, const struct weight_slice *slice,
                       const struct gpu_tile_shape *shape)
 {
@@ -268,8 +286,13 @@ static bool pack_slice(const struct weight_slice *slice, const struct gpu_tile_s
         for (int r = 0; r < (int)n; r++)
             read_row(slice, first + r, r, &rows);
         pack_codes(&rows, shape, to + tile * codes_bytes(shape));
-        if (gpu_tile_infos[shape->form].spans)
-            pack_levels(&rows, shape, to + shape->levels + tile * levels_bytes(shape));
+        if (gpu_tile_infos[shape->form].spans == 0)
+            continue;
+        pack_levels(&rows, shape, to + shape->levels + tile * levels_bytes(shape));
+        float factors[ROWS];
+        for (int r = 0; r < ROWS; r++)
+            factors[r] = row_factor(&rows, r, gpu_tile_infos[shape->form].bits);
+        memcpy(to + shape->row_factors + tile * sizeof factors, factors, sizeof factors);
     }
     rows_done(&rows);
     if (slice->bias && shape->out_bias)

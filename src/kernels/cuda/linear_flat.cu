@@ -3,24 +3,6 @@
 // terms each; its simdgroups take turns along the columns.
 #include "linear_tiles.h"
 
-// A simdgroup's tiles of a place along the columns, on their way from memory.
-template <int BITS, int SPANS, bool IS_WIDE> struct flat_tile {
-    enum { LEVEL_BYTES = IS_WIDE ? 16 : 8 };
-    tile_codes<BITS> codes;
-    uint4 levels[SPANS ? SPANS : 1];
-
-    NATIVE void load(const uint4 *from, const uint8_t *level)
-    {
-        load_codes(codes, from);
-#pragma unroll
-        for (int s = 0; s < SPANS; s++)
-            if (IS_WIDE)
-                levels[s] = __ldg((const uint4 *)(level + s * 8 * LEVEL_BYTES));
-            else
-                *(uint2 *)&levels[s] = __ldg((const uint2 *)(level + s * 8 * LEVEL_BYTES));
-    }
-};
-
 // A lane's part of 64 positions of 8 rows, and the sums of its two columns.
 template <int SPANS> struct flat_inputs {
     uint4 x[2];
@@ -29,7 +11,7 @@ template <int SPANS> struct flat_inputs {
 
 // sum += the tile times the inputs.
 template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16>
-NATIVE void multiply(float (&sum)[4], const flat_tile<BITS, SPANS, IS_WIDE> &tile,
+NATIVE void multiply(float (&sum)[4], const tile_ahead<BITS, SPANS, IS_WIDE> &tile,
                      const flat_inputs<SPANS> &in, bool is_bf16_level)
 {
     enum { HALF_SPANS = SPANS > 1 ? SPANS / 2 : 1 };
@@ -63,7 +45,7 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
                  const float *sums, const float *factors, const float *bias, float *out,
                  const kd_tiles &p)
 {
-    typedef flat_tile<BITS, SPANS, IS_WIDE> tile;
+    typedef tile_ahead<BITS, SPANS, IS_WIDE> tile;
     enum {
         // Places along the columns that are on their way: what registers allow.
         FEW = RT == 2 && SPANS == 4 ? 1 : 2,

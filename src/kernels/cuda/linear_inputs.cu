@@ -75,6 +75,14 @@ struct row_out {
     float *sums;
 };
 
+// Where the pairs of the quad at `first` lie in order for linear_wide, in words, the second 4 words
+// behind the first: columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of the 16 of a product.
+NATIVE uint32_t paired_word(uint32_t first)
+{
+    const uint32_t product = (first >> 4 & 2u) + (first >> 2 & 1u);
+    return first / KD_TILE_COLS * (KD_TILE_COLS / 2) + product * 8 + (first >> 3 & 3u);
+}
+
 // All lanes of a simdgroup together: also those that lie behind the last position.
 template <bool IS_BF16>
 NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inputs &p)
@@ -87,10 +95,15 @@ NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inp
         const uint2 word = make_uint2(native_pack<IS_BF16>(v.x, v.y),
                                       native_pack<IS_BF16>(v.z, v.w));
         const float2 a = native_unpack<IS_BF16>(word.x), b = native_unpack<IS_BF16>(word.y);
-        if (is_there)
-            to.values[((size_t)term * p.term_stride * p.positions + first) / 4] = word;
+        uint2 *values = to.values + (size_t)term * p.term_stride * (p.positions / 4);
+        if (is_there && p.is_paired) {
+            uint32_t *words = (uint32_t *)values + paired_word(first);
+            words[0] = word.x;
+            words[4] = word.y;
+        } else if (is_there)
+            values[first / 4] = word;
         v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
-        if (p.span == 0)
+        if (p.span == 0 || p.is_paired)
             continue;
         float sum = (a.x + a.y) + (b.x + b.y);
 #pragma unroll
@@ -147,7 +160,7 @@ NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float
         }
     }
     if (threadIdx.x == 0)
-        *factor_out = p.span ? factor.y * 0x1p24f : factor.y;
+        *factor_out = p.span && !p.is_paired ? factor.y * 0x1p24f : factor.y;
 }
 
 KD_WAITS(linear_inputs)

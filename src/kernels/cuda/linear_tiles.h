@@ -73,6 +73,24 @@ template <bool IS_WIDE> NATIVE row_levels load_levels(const void *from, bool is_
     return l;
 }
 
+// A tile on its way from memory.
+template <int BITS, int SPANS, bool IS_WIDE> struct tile_ahead {
+    enum { LEVEL_BYTES = IS_WIDE ? 16 : 8 };
+    tile_codes<BITS> codes;
+    uint4 levels[SPANS ? SPANS : 1];
+
+    NATIVE void load(const uint4 *from, const uint8_t *level)
+    {
+        load_codes(codes, from);
+#pragma unroll
+        for (int s = 0; s < SPANS; s++)
+            if (IS_WIDE)
+                levels[s] = __ldg((const uint4 *)(level + s * 8 * LEVEL_BYTES));
+            else
+                *(uint2 *)&levels[s] = __ldg((const uint2 *)(level + s * 8 * LEVEL_BYTES));
+    }
+};
+
 // sum += scale * (a + b) + bias * inputs; the codes of product B lie 4 bits higher if BITS is 4.
 template <int BITS>
 NATIVE void add_group(float (&sum)[4], const float *a, const float *b,

@@ -68,7 +68,9 @@ static enum status load(struct cuda_compiler *c, int capability, int driver_vers
     NVRTC_CALLS(LOAD)
 #undef LOAD
     c->nvrtcVersion(&major, &minor);
-    snprintf(c->architecture, sizeof c->architecture, "--gpu-architecture=sm_%d", capability);
+    /* Hopper's own instructions are those of sm_90a. */
+    snprintf(c->architecture, sizeof c->architecture, "--gpu-architecture=sm_%d%s", capability,
+             capability == 90 ? "a" : "");
     snprintf(c->versions, sizeof c->versions, "nvrtc %d.%d driver %d", major, minor,
              driver_version);
     return OK;

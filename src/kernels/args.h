@@ -109,7 +109,8 @@ enum {
     KD_FLAT_THREADS = 512,
     KD_MANY_THREADS = 256,
     KD_MANY_STAGES = 4,
-    KD_WIDE_STAGES = 6
+    KD_WIDE_STAGES = 6,
+    KD_WIDE_REST_BYTES = 2048 /* of a threadgroup's memory beside the stages: barriers, to align */
 };
 
 struct kd_tiles {

@@ -90,7 +90,7 @@
 /* Likewise, on Hopper: kernels/cuda/linear_wide.cu. */
 #define GPU_WIDE_LINEARS(X, form)                                                                  \
     X(linear_wide_##form##_64)                                                                     \
-    X(linear_wide_##form##_64x2)                                                                   \
+    X(linear_wide_##form##_64x4)                                                                   \
     X(linear_wide_##form##_128)                                                                    \
     X(linear_wide_##form##_128x2)
 #define GPU_WIDE_KERNELS(X)                                                                        \

@@ -286,30 +286,54 @@ static struct choice choose_flat(const struct gpu_device *gpu, const struct unit
                            0};
 }
 
-/* The largest tile that does not take more turns of the processors than a smaller one. */
+/* linear_wide for so many outputs and rows a threadgroup, its warpgroups along the columns, and how
+ * many threadgroups a processor holds. */
+struct wide {
+    uint32_t outputs, rows, turns, n_threads;
+    int64_t n_held;
+};
+
+/* Cycles of a place along the columns, all threadgroups together: the matrix unit's 2048 products a
+ * cycle, or what a threadgroup, 64 bytes a cycle, or all of them, 24 a processor, get from the second
+ * level cache (an H200). */
+static int64_t wide_cycles(const struct wide *w, const struct unit *unit, int64_t n_rows, int64_t n)
+{
+    int64_t groups = ceil_div(unit->tiles.rows, w->outputs) * ceil_div(n_rows, w->rows);
+    int64_t rounds = ceil_div(groups, w->n_held * n);
+    int64_t at_once = groups < w->n_held * n ? groups : w->n_held * n;
+    int64_t products = (int64_t)w->outputs * w->rows * KD_TILE_COLS * ceil_div(at_once, n) / 2048;
+    int64_t bytes =
+        KD_TILE_COLS * (w->rows * 2 + w->outputs * gpu_tile_infos[unit->tiles.form].bits / 8);
+    int64_t fetch = bytes * at_once / (24 * n), least = bytes / 64;
+    int64_t most = fetch > products ? fetch : products;
+    return rounds * (most > least ? most : least);
+}
+
 static struct choice choose_wide(const struct gpu_device *gpu, const struct unit *unit,
                                  int32_t n_rows)
 {
+    static const struct wide shapes[] = {
+        {64, 64, 4, 512, 1}, {256, 64, 1, 512, 1}, {128, 128, 1, 256, 2}, {256, 128, 1, 256, 1}};
     static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][4] = {
 #define WIDE_KERNELS(name, bits, spans, is_wide)                                                   \
-    {GPU_KERNEL_linear_wide_##name##_64, GPU_KERNEL_linear_wide_##name##_64x2,                     \
+    {GPU_KERNEL_linear_wide_##name##_64, GPU_KERNEL_linear_wide_##name##_64x4,                     \
      GPU_KERNEL_linear_wide_##name##_128, GPU_KERNEL_linear_wide_##name##_128x2},
         GPU_TILE_FORMS(WIDE_KERNELS)
 #undef WIDE_KERNELS
     };
-    const enum gpu_kernel_name *names = kernels[unit->tiles.form];
-    const uint32_t row_bytes = KD_TILE_COLS * 2, align = 1024;
-    int64_t n = gpu->info.n_processors, outputs = unit->tiles.rows;
-    if (n_rows <= 64) {
-        bool is_large = ceil_div(outputs, 128) >= n;
-        return (struct choice){names[is_large], is_large ? 128 : 64, 64, 512,
-                               KD_WIDE_STAGES * (is_large ? 2u : 4u) * 64 * row_bytes + align};
+    int best = 0;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < 4; i++) {
+        int64_t cycles = wide_cycles(&shapes[i], unit, n_rows, gpu->info.n_processors);
+        if (cycles < least) {
+            least = cycles;
+            best = i;
+        }
     }
-    int64_t along_rows = ceil_div(n_rows, 128);
-    int64_t small_turns = ceil_div(ceil_div(outputs, 128) * along_rows, 2 * n);
-    bool is_large = ceil_div(ceil_div(outputs, 256) * along_rows, n) <= small_turns;
-    return (struct choice){names[2 + is_large], is_large ? 256 : 128, 128, 256,
-                           KD_WIDE_STAGES * 128 * row_bytes + align};
+    const struct wide *w = &shapes[best];
+    return (struct choice){kernels[unit->tiles.form][best], w->outputs, w->rows, w->n_threads,
+                           KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 +
+                               KD_WIDE_REST_BYTES};
 }
 
 static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)

@@ -75,13 +75,32 @@ struct row_out {
     float *sums;
 };
 
-// Where the pairs of the quad at `first` lie in order for linear_wide, in words, the second 4 words
-// behind the first: columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of the 16 of a product.
-NATIVE uint32_t paired_word(uint32_t first)
-{
-    const uint32_t product = (first >> 4 & 2u) + (first >> 2 & 1u);
-    return first / KD_TILE_COLS * (KD_TILE_COLS / 2) + product * 8 + (first >> 3 & 3u);
-}
+// For linear_wide: where the pairs of the quad at position `first` of a row lie, in words, the second
+// 16 bytes behind the first but for the swizzle. Tiles of KD_INPUT_STACK rows and 64 columns follow
+// each other, in a tile rows of 128 bytes, in a row the pairs as the matrix unit wants them: columns
+// 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of the 16 of a product; pieces of 16 bytes lie where their
+// number, exclusive or the row's last three bits, says.
+struct paired_place {
+    uint32_t *row;
+    uint32_t piece, word, row_bits;
+
+    NATIVE paired_place(uint2 *values, uint32_t row_number, uint32_t first, uint32_t n_tiles)
+    {
+        const uint32_t product = (first >> 4 & 2u) + (first >> 2 & 1u);
+        const uint32_t block = row_number / KD_INPUT_STACK, within = row_number % KD_INPUT_STACK;
+        row = (uint32_t *)values + (((size_t)block * n_tiles + first / KD_TILE_COLS) *
+                                        KD_INPUT_STACK + within) * (KD_TILE_COLS / 2);
+        piece = product * 2;
+        word = first >> 3 & 3u;
+        row_bits = within & 7u;
+    }
+
+    NATIVE void write(uint2 pairs) const
+    {
+        row[(piece ^ row_bits) * 4 + word] = pairs.x;
+        row[((piece + 1) ^ row_bits) * 4 + word] = pairs.y;
+    }
+};
 
 // All lanes of a simdgroup together: also those that lie behind the last position.
 template <bool IS_BF16>
@@ -95,13 +114,11 @@ NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inp
         const uint2 word = make_uint2(native_pack<IS_BF16>(v.x, v.y),
                                       native_pack<IS_BF16>(v.z, v.w));
         const float2 a = native_unpack<IS_BF16>(word.x), b = native_unpack<IS_BF16>(word.y);
-        uint2 *values = to.values + (size_t)term * p.term_stride * (p.positions / 4);
-        if (is_there && p.is_paired) {
-            uint32_t *words = (uint32_t *)values + paired_word(first);
-            words[0] = word.x;
-            words[4] = word.y;
-        } else if (is_there)
-            values[first / 4] = word;
+        if (is_there && p.is_paired)
+            paired_place(to.values, blockIdx.x, first, p.positions / KD_TILE_COLS).write(word);
+        else if (is_there)
+            to.values[((size_t)term * p.term_stride + blockIdx.x) * (p.positions / 4) +
+                      first / 4] = word;
         v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
         if (p.span == 0 || p.is_paired)
             continue;
@@ -175,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
                             (size_t)x % sizeof(float4) == 0;
     const row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
                    p.span, p.positions, is_aligned};
-    const row_out to = {values + (size_t)blockIdx.x * (p.positions / 4), sums + blockIdx.x};
+    const row_out to = {values, sums + blockIdx.x};
     if (p.is_bf16)
         write_row<true>(r, to, p, factors + blockIdx.x, parts);
     else

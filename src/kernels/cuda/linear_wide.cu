@@ -5,7 +5,9 @@
 // as the unit makes them; a power of two for each output keeps them in the range of f16.
 //
 // A threadgroup has 64 RT OUTS outputs (y) for N rows (x). It has OUTS KS warpgroups of 128 threads;
-// those of KS > 1 take turns along the columns and add up their sums at the end.
+// those of KS > 1 take turns along the columns and add up their sums at the end. Rows lie in memory
+// as the unit wants them (linear_inputs.cu), so that a tile of them is one copy of the copy engine,
+// into a ring of stages.
 #include "linear_tiles.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -31,12 +33,6 @@ NATIVE void wide_end()
 NATIVE void wide_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-// Copies into the threadgroup's memory that this thread waited for can be read by the unit.
-NATIVE void wide_let_unit_read()
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Describes rows of 128 bytes, 16 columns of which begin at `at`: the 16-byte pieces of a row lie
@@ -86,6 +82,122 @@ NATIVE void wide_multiply(float (&d)[64], const uint32_t (&a)[4], uint64_t b)
     else
         WGMMA_128("f16");
 }
+
+// --- the ring of stages ------------------------------------------------------------------------
+
+// A barrier is passed each time `count` threads have arrived and all bytes that they said to expect
+// are there (PTX ISA, "mbarrier").
+NATIVE void barrier_init(uint32_t at, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(at), "r"(count) : "memory");
+}
+
+NATIVE void barrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(at) : "memory");
+}
+
+NATIVE void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(at), "r"(bytes)
+                 : "memory");
+}
+
+// Waits for the passing that ends an even (parity 0) or odd phase.
+NATIVE void barrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{.reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;"
+                 "@!p bra AGAIN;}" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
+// One thread starts a copy that arrives at the barrier as so many bytes.
+NATIVE void barrier_copy(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,"
+                 "[%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// Stages with a barrier each that says that rows are there, and one that they were read.
+template <int N, int OUTS, int KS> struct wide_ring {
+    enum {
+        TILE_BYTES = N * ROW_BYTES,
+        STAGE_BYTES = KS * TILE_BYTES,
+        STAGES = KD_WIDE_STAGES,
+        BARRIER_BYTES = 1024 // behind which stages lie as the unit wants them
+    };
+    uint32_t barriers, stages, n_tiles;
+    const uint8_t *rows;
+
+    NATIVE uint32_t stage(uint32_t step) const
+    {
+        return stages + step % STAGES * STAGE_BYTES;
+    }
+
+    NATIVE uint32_t is_full(uint32_t step) const
+    {
+        return barriers + step % STAGES * 8;
+    }
+
+    NATIVE uint32_t is_read(uint32_t step) const
+    {
+        return barriers + (STAGES + step % STAGES) * 8;
+    }
+
+    // All threads. blockIdx.x-th rows of x, in blocks of KD_INPUT_STACK.
+    NATIVE void open(const void *memory, const void *x, uint32_t all_tiles)
+    {
+        const uint32_t first = blockIdx.x * N;
+        barriers = (native_shared(memory) + 1023u) & ~1023u;
+        stages = barriers + BARRIER_BYTES;
+        n_tiles = all_tiles;
+        rows = (const uint8_t *)x +
+               ((size_t)(first / KD_INPUT_STACK) * n_tiles * KD_INPUT_STACK +
+                first % KD_INPUT_STACK) * ROW_BYTES;
+        if (threadIdx.x == 0) {
+            for (uint32_t i = 0; i < STAGES; i++) {
+                barrier_init(is_full(i), 1);
+                barrier_init(is_read(i), 4 * OUTS * KS);
+            }
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
+        __syncthreads();
+    }
+
+    // One thread starts the copies of a step, of the tiles of columns from step KS on.
+    NATIVE void fill(uint32_t step) const
+    {
+        const uint32_t k = step * KS, n = min(n_tiles - k, (uint32_t)KS);
+        barrier_expect(is_full(step), n * TILE_BYTES);
+        for (uint32_t i = 0; i < n; i++)
+            barrier_copy(stage(step) + i * TILE_BYTES,
+                         rows + (size_t)(k + i) * KD_INPUT_STACK * ROW_BYTES, TILE_BYTES,
+                         is_full(step));
+    }
+
+    NATIVE void wait_full(uint32_t step) const
+    {
+        barrier_wait(is_full(step), step / STAGES & 1);
+    }
+
+    NATIVE void let_refill(uint32_t step) const
+    {
+        if ((threadIdx.x & 31) == 0)
+            barrier_arrive(is_read(step));
+    }
+
+    // One thread fills the stage of a step again once all have read it.
+    NATIVE void refill(uint32_t step, uint32_t n_steps) const
+    {
+        if (step + STAGES >= n_steps)
+            return;
+        barrier_wait(is_read(step), step / STAGES & 1);
+        fill(step + STAGES);
+    }
+};
 
 // --- weights -----------------------------------------------------------------------------------
 
@@ -147,46 +259,6 @@ NATIVE void make_values(uint32_t (&a)[SLICES][4], const tile_ahead<BITS, SPANS, 
 
 // --- the product -------------------------------------------------------------------------------
 
-template <int RT, int N, int OUTS, int KS> struct wide_shape {
-    enum {
-        THREADS = WARPGROUP * OUTS * KS,
-        ROW_TILES = 4 * RT * OUTS, // of 16 outputs, a threadgroup's
-        TILE_BYTES = N * ROW_BYTES,
-        STAGE_BYTES = KS * TILE_BYTES,
-        STAGES = KD_WIDE_STAGES,
-        AHEAD = STAGES - 1, // steps whose rows are on their way
-        PIECES = KS * N * 8 / THREADS
-    };
-};
-
-// A thread's share of the copies: 16 bytes of a row, and of the row some rows or a tile further on.
-template <class at, int N> struct row_copier {
-    enum { ROWS_AT_ONCE = at::THREADS / 8 };
-    static_assert(ROWS_AT_ONCE % N == 0 || N % ROWS_AT_ONCE == 0, "a piece i is of one tile");
-    const uint16_t *from;
-    uint32_t to, stride;
-
-    NATIVE void open(const uint16_t *x, uint32_t n_tiles)
-    {
-        const uint32_t piece = threadIdx.x % 8, row = threadIdx.x / 8 % N;
-        stride = n_tiles * KD_TILE_COLS;
-        from = x + (size_t)(blockIdx.x * N + row) * stride + piece * 8;
-        to = row * ROW_BYTES + (piece ^ (row & 7)) * 16;
-    }
-
-    // Starts the copies of the tiles of columns from k on.
-    NATIVE void copy(uint32_t stage, uint32_t k, uint32_t n_tiles) const
-    {
-#pragma unroll
-        for (int i = 0; i < at::PIECES; i++) {
-            const int tile = i * ROWS_AT_ONCE / N, row = i * ROWS_AT_ONCE % N;
-            if (k + tile < n_tiles)
-                native_copy(stage + to + tile * at::TILE_BYTES + row * ROW_BYTES,
-                            from + (k + tile) * KD_TILE_COLS + row * stride);
-        }
-    }
-};
-
 template <int RT, int N> struct wide_out {
     const float *factors, *row_factors, *bias;
     float *out;
@@ -221,9 +293,9 @@ template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16, int RT, int N, int OU
 NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
                  const float *row_factors, const wide_out<RT, N> &to, const kd_tiles &p)
 {
-    typedef wide_shape<RT, N, OUTS, KS> at;
     typedef tile_ahead<BITS, SPANS, IS_WIDE> tile;
     enum {
+        ROW_TILES = 4 * RT * OUTS, // of 16 outputs
         TILE_WORDS = BITS / 4 * 32,
         LEVEL_BYTES = SPANS * 8 * tile::LEVEL_BYTES,
         // Steps whose weights are on their way: what registers allow, and more for a few rows.
@@ -231,10 +303,9 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
         UNROLLED = WEIGHTS_AHEAD > 2 ? WEIGHTS_AHEAD : 2
     };
     extern __shared__ __align__(16) uint8_t memory[];
-    const uint32_t stages = (native_shared(memory) + 1023u) & ~1023u;
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32 % 4;
     const uint32_t group = threadIdx.x / WARPGROUP, out_group = group % OUTS, turn = group / OUTS;
-    const uint32_t first_tile = blockIdx.y * at::ROW_TILES + out_group * 4 * RT + warp;
+    const uint32_t first_tile = blockIdx.y * ROW_TILES + out_group * 4 * RT + warp;
     const uint32_t n_steps = (p.n_tiles + KS - 1) / KS;
     const uint32_t n_levels = (p.n_tiles + (1u << p.level_shift) - 1) >> p.level_shift;
     const uint4 *codes = (const uint4 *)tiles + (size_t)first_tile * p.n_tiles * TILE_WORDS + lane;
@@ -265,13 +336,12 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
 #pragma unroll
     for (int i = 0; i < RT * N / 2; i++)
         (&sum[0][0])[i] = 0.0f;
+    wide_ring<N, OUTS, KS> ring;
+    ring.open(memory, x, p.n_tiles);
     native_wait_for_previous();
-    row_copier<at, N> copies;
-    copies.open(x, p.n_tiles);
-    for (uint32_t step = 0; step < at::AHEAD; step++) {
-        copies.copy(stages + step * at::STAGE_BYTES, step * KS, p.n_tiles);
-        native_copies_end();
-    }
+    if (threadIdx.x == 0)
+        for (uint32_t step = 0; step < KD_WIDE_STAGES && step < n_steps; step++)
+            ring.fill(step);
     uint32_t values[2][RT][SLICES][4];
     const auto make = [&](uint32_t(&to)[RT][SLICES][4], const tile(&from)[RT]) {
 #pragma unroll
@@ -281,20 +351,15 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
     };
     make(values[0], ahead[0]);
     load(ahead[0], WEIGHTS_AHEAD * KS + turn);
-    uint32_t from = 0, next = at::AHEAD; // stages: of this step, of the one to be copied
     for (uint32_t first = 0; first < n_steps; first += UNROLLED)
 #pragma unroll
         for (int i = 0; i < UNROLLED; i++) {
             const uint32_t step = first + i;
             if (step >= n_steps)
                 break;
-            native_copies_wait<at::AHEAD - 1>();
-            wide_let_unit_read();
-            __syncthreads(); // this step is there for all, and all are done with the one before
-            copies.copy(stages + next * at::STAGE_BYTES, (step + at::AHEAD) * KS, p.n_tiles);
-            native_copies_end();
             if (KS == 1 || step * KS + turn < p.n_tiles) {
-                const uint32_t rows = stages + from * at::STAGE_BYTES + turn * at::TILE_BYTES;
+                const uint32_t rows = ring.stage(step) + turn * ring.TILE_BYTES;
+                ring.wait_full(step);
                 wide_begin(values[i % 2]);
 #pragma unroll
                 for (int s = 0; s < SLICES; s++)
@@ -307,12 +372,12 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
                 load(ahead[(i + 1) % WEIGHTS_AHEAD], (step + 1 + WEIGHTS_AHEAD) * KS + turn);
                 wide_wait();
             }
-            from = from + 1 == at::STAGES ? 0 : from + 1;
-            next = next + 1 == at::STAGES ? 0 : next + 1;
+            ring.let_refill(step);
+            if (threadIdx.x == 0 && step > 0) // of the step before: others may be behind
+                ring.refill(step - 1, n_steps);
         }
     if (KS > 1) {
-        float *parts = (float *)memory + (threadIdx.x % WARPGROUP);
-        native_copies_wait<0>();
+        float *parts = (float *)(memory + KD_WIDE_REST_BYTES) + (threadIdx.x % WARPGROUP);
         __syncthreads(); // the rows are no longer read
         if (turn > 0)
 #pragma unroll
@@ -341,10 +406,10 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
         wide<bits, spans, is_wide, is_bf16, rt, n, outs, ks>(                                      \
             tiles, levels, x, row_factors, wide_out<rt, n>{factors, row_factors, bias, out}, p);   \
     }
-// For 64 rows 64 outputs, or 128; for 128 rows 128, two threadgroups on a processor, or 256.
+// For 64 rows 64 outputs, or 256; for 128 rows 128, two threadgroups on a processor, or 256.
 #define WIDE_ALL(form, bits, spans, is_wide, is_bf16)                                              \
     WIDE(linear_wide_##form##_64, bits, spans, is_wide, is_bf16, 1, 64, 1, 4, 1)                   \
-    WIDE(linear_wide_##form##_64x2, bits, spans, is_wide, is_bf16, 1, 64, 2, 2, 1)                 \
+    WIDE(linear_wide_##form##_64x4, bits, spans, is_wide, is_bf16, 1, 64, 4, 1, 1)                 \
     WIDE(linear_wide_##form##_128, bits, spans, is_wide, is_bf16, 1, 128, 2, 1, 2)                 \
     WIDE(linear_wide_##form##_128x2, bits, spans, is_wide, is_bf16, 2, 128, 2, 1, 1)
 

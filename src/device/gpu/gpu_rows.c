@@ -93,7 +93,8 @@ void gpu_embed(struct device *device, const struct embed_args *args)
                          .dtype = args->table->dtype,
                          .ids_stride = (uint32_t)args->ids.stride,
                          .out_stride = (uint32_t)args->out.stride};
-    run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows, 1);
+    run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows,
+             ceil_div(args->out.cols, KD_ROW_THREADS));
 }
 
 /* --- rms_norm -----------------------------------------------------------------------------------
@@ -211,7 +212,8 @@ void gpu_gather(struct device *device, const struct gather_args *args)
                           .rows_stride = (uint32_t)args->rows.stride,
                           .x_words = (uint32_t)args->x.stride * words,
                           .out_words = (uint32_t)args->out.stride * words};
-    run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows, 1);
+    run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows,
+             ceil_div(p.words, KD_ROW_THREADS));
 }
 
 void gpu_moe_route(struct device *device, const struct moe_route_args *args)

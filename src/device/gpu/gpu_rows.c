@@ -132,30 +132,30 @@ void gpu_rope_angles(struct device *device, const struct rope_angles_args *args)
     run_rows(device, GPU_KERNEL_rope_angles, buffers, 3, &p, sizeof p, args->out.rows, 1);
 }
 
-static void norm_rope(struct device *device, const struct qk_norm_rope_args *args,
-                      const struct tensor *heads, const struct tensor *weight)
+void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args)
 {
-    struct gpu_range buffers[] = {gpu_tensor(heads), gpu_tensor(&args->angles), gpu_tensor(weight)};
-    struct kd_norm_rope p = {.head_dim = (uint32_t)args->head_dim,
-                             .rotated = (uint32_t)args->angles.cols,
-                             .stride = (uint32_t)heads->stride,
+    int32_t dim = args->head_dim, rotated = args->angles.cols;
+    assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
+    assert(rotated <= dim && dim <= KD_MAX_HEAD_DIM && args->q.rows == args->k.rows);
+    struct gpu_range buffers[] = {gpu_tensor(&args->q), gpu_tensor(&args->k),
+                                  gpu_tensor(&args->angles), gpu_tensor(&args->q_norm),
+                                  gpu_tensor(&args->k_norm)};
+    int64_t n_simds = ceil_div(dim - rotated / 2, GPU_SIMD_WIDTH);
+    struct kd_norm_rope p = {.head_dim = (uint32_t)dim,
+                             .rotated = (uint32_t)rotated,
+                             .q_stride = (uint32_t)args->q.stride,
+                             .k_stride = (uint32_t)args->k.stride,
                              .angles_stride = (uint32_t)args->angles.stride,
-                             .has_norm = weight->buffer != NULL,
+                             .n_q_heads = (uint32_t)(args->q.cols / dim),
+                             .n_simds = n_simds < KD_MAX_SIMDS ? (uint32_t)n_simds : KD_MAX_SIMDS,
+                             .has_q_norm = args->q_norm.buffer != NULL,
+                             .has_k_norm = args->k_norm.buffer != NULL,
                              .is_norm_last = args->norm_last,
                              .eps = args->eps,
                              .plus = args->plus_one ? 1.0f : 0.0f};
-    run_rows(device, GPU_KERNEL_norm_rope, buffers, 3, &p, sizeof p, heads->rows,
-             heads->cols / args->head_dim);
-}
-
-void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args)
-{
-    assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
-    assert(args->angles.cols <= args->head_dim && args->q.rows == args->k.rows);
-    gpu_beside_begin(gpu_device_of(device));
-    norm_rope(device, args, &args->q, &args->q_norm);
-    norm_rope(device, args, &args->k, &args->k_norm);
-    gpu_beside_end(gpu_device_of(device));
+    gpu_run(gpu_device_of(device), GPU_KERNEL_norm_rope, buffers, 5, &p, sizeof p,
+            (struct gpu_groups){args->q.rows, args->q.cols / dim + args->k.cols / dim, 1},
+            p.n_simds * GPU_SIMD_WIDTH);
 }
 
 /* --- gates --------------------------------------------------------------------------------------

@@ -137,6 +137,20 @@ struct kd_inputs {
     uint32_t term_stride;
 };
 
+/* A norm or an activation that also writes what a native linear reads of its output, whose columns
+ * are `inputs.cols`. */
+enum { KD_NORM_QUADS = 4 /* positions four by four, of a thread */ };
+
+struct kd_norm_inputs {
+    struct kd_rms_norm norm; /* has_out */
+    struct kd_inputs inputs; /* no has_order */
+};
+
+struct kd_silu_inputs {
+    struct kd_silu_mul silu;
+    struct kd_inputs inputs; /* likewise */
+};
+
 /* Of kernels whose threadgroups make a few outputs of a few rows. */
 enum {
     KD_FEW_OUTPUTS = 4,

@@ -1,4 +1,4 @@
-/* The ops that work on each row for itself. */
+/* The ops that work on each row for itself, but those of gpu_inputs.c. */
 #include "device/gpu/gpu_device.h"
 
 #include "base/size.h"
@@ -97,26 +97,6 @@ void gpu_embed(struct device *device, const struct embed_args *args)
              ceil_div(args->out.cols, KD_ROW_THREADS));
 }
 
-/* --- rms_norm -----------------------------------------------------------------------------------
- */
-
-void gpu_rms_norm(struct device *device, const struct rms_norm_args *args)
-{
-    assert(args->x.dtype == DTYPE_F32);
-    assert(args->residual.buffer || args->out.buffer);
-    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->residual),
-                                  gpu_tensor(&args->weight), gpu_tensor(&args->out)};
-    struct kd_rms_norm p = {.cols = (uint32_t)args->x.cols,
-                            .x_stride = (uint32_t)args->x.stride,
-                            .residual_stride = (uint32_t)args->residual.stride,
-                            .out_stride = (uint32_t)args->out.stride,
-                            .has_residual = args->residual.buffer != NULL,
-                            .has_out = args->out.buffer != NULL,
-                            .eps = args->eps,
-                            .plus = args->plus_one ? 1.0f : 0.0f};
-    run_rows(device, GPU_KERNEL_rms_norm, buffers, 4, &p, sizeof p, args->x.rows, 1);
-}
-
 /* --- rope ---------------------------------------------------------------------------------------
  */
 
@@ -160,17 +140,6 @@ void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *arg
 
 /* --- gates --------------------------------------------------------------------------------------
  */
-
-void gpu_silu_mul(struct device *device, const struct silu_mul_args *args)
-{
-    assert(args->gate_up.dtype == DTYPE_F32 && args->gate_up.cols == 2 * args->out.cols);
-    struct gpu_range buffers[] = {gpu_tensor(&args->gate_up), gpu_tensor(&args->out)};
-    struct kd_silu_mul p = {.cols = (uint32_t)args->out.cols,
-                            .gate_up_stride = (uint32_t)args->gate_up.stride,
-                            .out_stride = (uint32_t)args->out.stride};
-    run_rows(device, GPU_KERNEL_silu_mul, buffers, 2, &p, sizeof p, args->out.rows,
-             ceil_div(args->out.cols, KD_ROW_THREADS));
-}
 
 void gpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args)
 {

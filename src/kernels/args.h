@@ -139,7 +139,7 @@ struct kd_inputs {
 
 /* A norm or an activation that also writes what a native linear reads of its output, whose columns
  * are `inputs.cols`. */
-enum { KD_NORM_QUADS = 4 /* positions four by four, of a thread */ };
+enum { KD_KEPT_QUADS = 4 /* positions four by four that a thread keeps */ };
 
 struct kd_norm_inputs {
     struct kd_rms_norm norm; /* has_out */

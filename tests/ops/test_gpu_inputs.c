@@ -173,10 +173,16 @@ const struct gpu_driver gpu_driver_metal = {.name = "metal",
 
 /* --- what the tests queue --------------------------------------------------------------------- */
 
-enum { ROWS = 3, COLS = 512, WIDE = 17408 /* more than one kernel's threads keep of a norm */ };
+enum {
+    ROWS = 3,
+    MANY = 200, /* rows for all processors */
+    COLS = 512,
+    MOST = 16384, /* columns that the threads of a kernel keep */
+    WIDE = 17408
+};
 
 static struct device *device;
-static struct buffer buffers[8];
+static struct buffer buffers[9];
 static struct tensor x, residual, weight, y, z, gate_up, half;
 static struct linear *q4, *also_q4, *bf16, *f32, *ordered;
 
@@ -193,7 +199,7 @@ static struct linear *new_linear(enum weight_encoding encoding, int64_t cols, co
 {
     uint64_t state = 1;
     struct weight w = new_weight(encoding, COLS, cols, &state);
-    struct linear_case c = {.n_parts = 1, .rows = ROWS};
+    struct linear_case c = {.n_parts = 1, .rows = MANY};
     w.order = order;
     w.has_order = order != NULL;
     c.slices[0] = (struct weight_slice){.weight = w, .rows = COLS, .cols = cols};
@@ -232,7 +238,7 @@ static int tear_down(void **unused)
     (void)unused;
     for (int i = 0; i < 5; i++)
         device->table->linear_free(device, all[i]);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         device->table->buffer_free(device, &buffers[i]);
     device->table->close(device);
     return 0;
@@ -384,25 +390,31 @@ static void inputs_are_forgotten_when_their_rows_may_have_changed(void **unused)
     expect("linear_inputs flat");
 }
 
-/* A row of a norm is kept in registers, one of an activation need not be. */
+/* A row of a norm is kept in registers, one of an activation where it can be. */
 static void rows_wider_than_a_threadgroup_keeps(void **unused)
 {
+    static const int32_t rows[] = {1, MANY};
     (void)unused;
-    struct tensor wide = new_tensor(6, ROWS, 2 * WIDE), w = new_tensor(7, 1, WIDE);
-    struct linear *linears[2] = {new_linear(WEIGHT_Q4_1, WIDE, NULL),
-                                 new_linear(WEIGHT_Q4_1, 16384, NULL)};
-    struct tensor out = tensor_cols(wide, 0, WIDE);
-    noted.text[0] = '\0';
-    for (int i = 0; i < 2; i++) {
-        int32_t cols = i ? 16384 : WIDE;
-        struct tensor in = tensor_cols(out, 0, cols), by = tensor_cols(w, 0, cols);
+    struct tensor from = new_tensor(6, MANY, 2 * WIDE), to = new_tensor(7, MANY, WIDE);
+    struct tensor w = new_tensor(8, 1, WIDE);
+    for (int i = 0; i < 4; i++) {
+        int32_t cols = i & 1 ? MOST : WIDE, n = rows[i / 2];
+        struct linear *l = new_linear(WEIGHT_Q4_1, cols, NULL);
+        struct tensor in = tensor_cols(tensor_rows(to, 0, n), 0, cols), by = tensor_cols(w, 0, cols);
+        struct tensor both = tensor_cols(tensor_rows(from, 0, n), 0, 2 * cols);
+        struct tensor out = tensor_cols(tensor_rows(from, 0, n), 0, COLS);
+        noted.text[0] = '\0';
         device_rms_norm(device, &(struct rms_norm_args){.x = in, .weight = by, .out = in});
-        linear(linears[i], &in, &z);
-        expect(i ? "rms_norm_inputs flat" : "rms_norm linear_inputs flat");
-        assert_true(4 * KD_NORM_QUADS * noted.n_threads >= (uint32_t)(i ? cols : 0));
+        linear(l, &in, &out);
+        expect(cols > MOST ? "rms_norm linear_inputs flat" : "rms_norm_inputs flat");
+        if (cols == MOST)
+            assert_int_equal(4 * KD_KEPT_QUADS * noted.n_threads, cols);
+        device_silu_mul(device, &(struct silu_mul_args){both, in});
+        linear(l, &in, &out);
+        expect("silu_mul_inputs flat");
+        assert_int_equal(noted.n_threads, KD_INPUT_THREADS);
+        device->table->linear_free(device, l);
     }
-    for (int i = 0; i < 2; i++)
-        device->table->linear_free(device, linears[i]);
 }
 
 int main(void)

@@ -124,18 +124,22 @@ static bool run_norm(struct gpu_device *gpu, const struct kd_inputs *p)
 {
     int64_t n_threads = GPU_SIMD_WIDTH * ceil_div(p->positions, 2 * 4 * GPU_SIMD_WIDTH);
     struct kd_norm_inputs both = {gpu->waiting.args.norm, *p};
-    if (p->positions > KD_INPUT_THREADS * 4 * KD_NORM_QUADS)
+    if (p->positions > KD_INPUT_THREADS * 4 * KD_KEPT_QUADS)
         return false;
     run_with_inputs(gpu, GPU_KERNEL_rms_norm_inputs, &both, sizeof both,
                     n_threads < KD_INPUT_THREADS ? (uint32_t)n_threads : KD_INPUT_THREADS);
     return true;
 }
 
+/* With threads for all of a row where there can be so many: else it is read twice. */
 static bool run_silu(struct gpu_device *gpu, const struct kd_inputs *p)
 {
     struct kd_silu_inputs both = {gpu->waiting.args.silu, *p};
+    uint32_t least = gpu_input_threads(gpu, p->positions, gpu->waiting.out.rows);
+    int64_t all = GPU_SIMD_WIDTH * ceil_div(p->positions, KD_KEPT_QUADS * 4 * GPU_SIMD_WIDTH);
+    uint32_t n_threads = all < KD_INPUT_THREADS ? (uint32_t)all : KD_INPUT_THREADS;
     run_with_inputs(gpu, GPU_KERNEL_silu_mul_inputs, &both, sizeof both,
-                    gpu_input_threads(gpu, p->positions, gpu->waiting.out.rows));
+                    n_threads > least ? n_threads : least);
     return true;
 }
 

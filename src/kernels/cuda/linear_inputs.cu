@@ -71,7 +71,7 @@ struct plain_row {
 
 // silu(gate) * up, which it also writes. Columns are whole quads, on 16 bytes.
 struct silu_row {
-    enum { AT_ONCE = 4 };
+    enum { AT_ONCE = KD_KEPT_QUADS };
     const float *gate;
     float *out;
     uint32_t cols;
@@ -261,10 +261,10 @@ NATIVE float4 all_four(float v)
 }
 
 // A thread's quads of a row of `cols`, a multiple of 4, whose first has this position.
-NATIVE void load_quads(float4 (&v)[KD_NORM_QUADS], const float *from, const kd_inputs &p)
+NATIVE void load_quads(float4 (&v)[KD_KEPT_QUADS], const float *from, const kd_inputs &p)
 {
 #pragma unroll
-    for (int i = 0; i < KD_NORM_QUADS; i++) {
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
         const uint32_t c = column_at(4 * (threadIdx.x + i * blockDim.x), p);
         v[i] = c < p.cols ? *(const float4 *)(from + c) : no_quad();
     }
@@ -309,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     const size_t row = blockIdx.x;
     float *const sum = residual + row * p.norm.residual_stride;
     const row_out to = {values + row * (in.positions / 4), sums + row};
-    float4 v[KD_NORM_QUADS], w[KD_NORM_QUADS], before[KD_NORM_QUADS];
+    float4 v[KD_KEPT_QUADS], w[KD_KEPT_QUADS], before[KD_KEPT_QUADS];
     native_let_next_start();
     load_quads(w, weight, in);
     native_wait_for_previous();
@@ -318,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
         load_quads(before, sum, in);
     float2 found = make_float2(0.0f, 0.0f); // squares, and the largest of v (w + plus)
 #pragma unroll
-    for (int i = 0; i < KD_NORM_QUADS; i++) {
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
         if (p.norm.has_residual) {
             v[i] = v[i] + before[i];
             store_quad(sum, v[i], 4 * (threadIdx.x + i * blockDim.x), in);
@@ -335,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     const float2 range = in.is_bf16 ? make_float2(1.0f, 1.0f)
                                     : range_factors(__float_as_uint(largest));
 #pragma unroll
-    for (int i = 0; i < KD_NORM_QUADS; i++) {
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
         if (4 * i * blockDim.x >= in.positions)
             break;
         const uint32_t first = 4 * (threadIdx.x + i * blockDim.x);

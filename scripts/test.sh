@@ -90,7 +90,7 @@ run_emulator() {
     cmake --preset emulator >/dev/null
     cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
     run_ctest emulator -j "$(nproc)" -R '^kernel_'
-    run_ctest emulator -R '^test_(emulator|rows|linear|linear_apart|attention|gated_delta|moe|profile|models_logits)$'
+    run_ctest emulator -R '^test_(emulator|rows|linear|linear_apart|linear_behind|attention|gated_delta|moe|profile|models_logits)$'
     CSGL_TEST_GPU=emulator run_pytest "$PWD/build/emulator/csgl" tests/e2e/test_device.py tests/e2e/test_emulator.py
 }
 

@@ -10,7 +10,10 @@
 enum {
     KD_SIMD_WIDTH = 32,
     KD_ROW_THREADS = 256, /* of kernels that give a threadgroup to a row */
-    KD_MAX_SIMDS = KD_ROW_THREADS / KD_SIMD_WIDTH
+    KD_MAX_SIMDS = KD_ROW_THREADS / KD_SIMD_WIDTH,
+    KD_MAX_HEAD_DIM = 512,
+    KD_MAX_HEAD_PARTS = KD_MAX_HEAD_DIM / KD_SIMD_WIDTH,
+    KD_MAX_HEAD_UNITS = KD_MAX_HEAD_DIM / KD_ROW_THREADS /* of a thread: rope.metal */
 };
 
 /* In the order of enum dtype and of the float encodings of enum weight_encoding. */
@@ -38,11 +41,12 @@ struct kd_rope_angles {
     float scale;
 };
 
-/* One of q and k. */
 struct kd_norm_rope {
     uint32_t head_dim, rotated; /* rotated: the dims at its start that turn */
-    uint32_t stride, angles_stride;
-    uint32_t has_norm, is_norm_last;
+    uint32_t q_stride, k_stride, angles_stride;
+    uint32_t n_q_heads;
+    uint32_t n_simds; /* of a threadgroup: a thread for each unit, or KD_ROW_THREADS */
+    uint32_t has_q_norm, has_k_norm, is_norm_last;
     float eps, plus;
 };
 
@@ -136,6 +140,20 @@ struct kd_inputs {
     uint32_t is_paired, unused;
 };
 
+/* A norm or an activation that also writes what a native linear reads of its output, whose columns
+ * are `inputs.cols`. */
+enum { KD_KEPT_QUADS = 4 /* positions four by four that a thread keeps */ };
+
+struct kd_norm_inputs {
+    struct kd_rms_norm norm; /* has_out */
+    struct kd_inputs inputs; /* no has_order */
+};
+
+struct kd_silu_inputs {
+    struct kd_silu_mul silu;
+    struct kd_inputs inputs; /* likewise */
+};
+
 /* Of kernels whose threadgroups make a few outputs of a few rows. */
 enum {
     KD_FEW_OUTPUTS = 4,
@@ -179,8 +197,6 @@ struct kd_moe_outer {
 };
 
 /* A page holds K and then V, each [n_heads][page_size][head_dim] of `dtype`. */
-enum { KD_MAX_HEAD_DIM = 512, KD_MAX_HEAD_PARTS = KD_MAX_HEAD_DIM / KD_SIMD_WIDTH };
-
 struct kd_pages {
     uint32_t page_size, n_heads, head_dim, dtype;
 };

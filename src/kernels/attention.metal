@@ -4,21 +4,22 @@
 #include "load.h"
 #include "pages.h"
 
-// Row t of k and v into slot slots[t] = page * page_size + place. A threadgroup a row (x) and KV
-// head (y).
+// Row t of k and v into slot slots[t] = page * page_size + place. A threadgroup a stretch (y) of a
+// row (x).
 KERNEL(kv_store, CBUF(float, k, 0), CBUF(float, v, 1), CBUF(int, slots, 2), BUF(uchar, pages, 3),
        PARM(kd_kv_store, p, 4))
 {
+    const uint i = TGID.y * KD_ROW_THREADS + TID;
+    if (i >= p.pages.n_heads * p.pages.head_dim)
+        return;
+    const float key = k[(ulong)TGID.x * p.k_stride + i];
+    const float value = v[(ulong)TGID.x * p.v_stride + i];
     const uint slot = (uint)slots[(ulong)TGID.x * p.slots_stride];
+    const uint head = i / p.pages.head_dim, d = i % p.pages.head_dim;
     const ulong page = slot / p.pages.page_size;
     const uint place = slot % p.pages.page_size;
-    const ulong k_row = kd_page_row(p.pages, page, place, TGID.y, 0);
-    const ulong v_row = kd_page_row(p.pages, page, place, TGID.y, 1);
-    const ulong head = (ulong)TGID.y * p.pages.head_dim;
-    for (uint d = TID; d < p.pages.head_dim; d += KD_SIMD_WIDTH) {
-        kd_store(pages, k_row + d, p.pages.dtype, k[(ulong)TGID.x * p.k_stride + head + d]);
-        kd_store(pages, v_row + d, p.pages.dtype, v[(ulong)TGID.x * p.v_stride + head + d]);
-    }
+    kd_store(pages, kd_page_row(p.pages, page, place, head, 0) + d, p.pages.dtype, key);
+    kd_store(pages, kd_page_row(p.pages, page, place, head, 1) + d, p.pages.dtype, value);
 }
 
 // Page pairs[i, 1] becomes what page pairs[i, 0] is, pair after pair: a thread owns a word of all

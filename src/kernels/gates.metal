@@ -32,11 +32,17 @@ KERNEL(gated_norm, CBUF(float, x, 0), CBUF(float, z, 1), CBUF(float, weight, 2),
     device const float *from = x + (ulong)TGID.x * p.x_stride + head;
     device const float *gate = z + (ulong)TGID.x * p.z_stride + head;
     device float *to = out + (ulong)TGID.x * p.out_stride + head;
-    float squares = 0.0f;
-    for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
+    // All is loaded before the sum is waited for; few heads have more columns than threads.
+    const bool is_there = TID < p.head_dim;
+    const float v = is_there ? from[TID] : 0.0f, w = is_there ? weight[TID] : 0.0f;
+    const float g = is_there ? gate[TID] : 0.0f;
+    float squares = v * v;
+    for (uint i = TID + KD_ROW_THREADS; i < p.head_dim; i += KD_ROW_THREADS)
         squares += from[i] * from[i];
     squares = kd_sum(squares, parts, KD_MAX_SIMDS, LANE, SGID);
     const float factor = rsqrt(squares / (float)p.head_dim + p.eps);
-    for (uint i = TID; i < p.head_dim; i += KD_ROW_THREADS)
+    if (is_there)
+        to[TID] = v * factor * w * kd_silu(g);
+    for (uint i = TID + KD_ROW_THREADS; i < p.head_dim; i += KD_ROW_THREADS)
         to[i] = from[i] * factor * weight[i] * kd_silu(gate[i]);
 }

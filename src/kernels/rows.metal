@@ -1,13 +1,13 @@
 // Rows that are copied or looked through.
 #include "kd.h"
 
-// out[i] = x[rows[i]], as words of 2 bytes. A threadgroup a row.
+// out[i] = x[rows[i]], as words of 2 bytes. A threadgroup a stretch (y) of a row (x).
 KERNEL(gather, CBUF(ushort, x, 0), CBUF(int, rows, 1), BUF(ushort, out, 2), PARM(kd_gather, p, 3))
 {
-    device const ushort *from = x + (ulong)rows[(ulong)TGID.x * p.rows_stride] * p.x_words;
-    device ushort *to = out + (ulong)TGID.x * p.out_words;
-    for (uint i = TID; i < p.words; i += KD_ROW_THREADS)
-        to[i] = from[i];
+    const uint i = TGID.y * KD_ROW_THREADS + TID;
+    const ulong row = (ulong)rows[(ulong)TGID.x * p.rows_stride];
+    if (i < p.words)
+        out[(ulong)TGID.x * p.out_words + i] = x[row * p.x_words + i];
 }
 
 // The n_chosen experts with the largest logits, of equal ones the lower; NaN counts as -INFINITY.

@@ -81,26 +81,52 @@ static void check_norms(struct device *twin, struct device *device, uint64_t *st
                           state);
 }
 
+/* Rows of models' widths, and widths that are no multiple of anything. */
+static void check_wide_norms(struct device *twin, struct device *device, uint64_t *state)
+{
+    static const int32_t wide[] = {1, 5, 96, 1024, 4096, 5000, 12288};
+    for (int i = 0; i < 7; i++)
+        for (int flags = 0; flags < 8; flags++)
+            norm_case(twin, device, 1 + flags % 3, wide[i], flags & 1, flags & 2, flags & 4, state);
+}
+
+static void wide_rms_norms_of_all_devices_equal_the_twin(void **test)
+{
+    (void)test;
+    on_all_devices(check_wide_norms);
+}
+
 static void rms_norm_of_all_devices_equals_the_twin(void **test)
 {
     (void)test;
     on_all_devices(check_norms);
 }
 
+static void check_sums(struct device *twin, struct device *device, uint64_t *state)
+{
+    static const int32_t cols[] = {40, 5000};
+    (void)twin;
+    for (int i = 0; i < 2; i++) {
+        struct matrix *x = random_matrix(device, 3, cols[i], 0, state);
+        struct matrix *residual = random_matrix(device, 3, cols[i], 1, state);
+        struct matrix *before = new_matrix(device, DTYPE_F32, 3, cols[i], 1);
+        copy_matrix(before, residual);
+        struct rms_norm_args args = {.x = x->tensor, .residual = residual->tensor, .eps = 1e-5f};
+        device_rms_norm(device, &args);
+        for (int32_t r = 0; r < 3; r++)
+            for (int32_t c = 0; c < cols[i]; c++)
+                assert_true(at(residual, r)[c] == at(before, r)[c] + at(x, r)[c]);
+        check_borders(residual);
+        free_matrix(device, x);
+        free_matrix(device, residual);
+        free_matrix(device, before);
+    }
+}
+
 static void rms_norm_without_out_only_adds(void **test)
 {
     (void)test;
-    uint64_t state = 5;
-    struct device *device = open_device(cpu_isa_best(), ACTIVATIONS_FLOAT, 2);
-    struct matrix *x = random_matrix(device, 3, 40, 0, &state);
-    struct matrix *residual = random_matrix(device, 3, 40, 0, &state);
-    float before = at(residual, 2)[39];
-    struct rms_norm_args args = {.x = x->tensor, .residual = residual->tensor, .eps = 1e-5f};
-    device_rms_norm(device, &args);
-    assert_true(at(residual, 2)[39] == before + at(x, 2)[39]);
-    free_matrix(device, x);
-    free_matrix(device, residual);
-    device->table->close(device);
+    on_all_devices(check_sums);
 }
 
 static void the_twins_rms_norm_is_the_formula(void **test)
@@ -188,10 +214,10 @@ static void rope_case(struct device *twin, struct device *device, int32_t rows, 
 
 static void check_ropes(struct device *twin, struct device *device, uint64_t *state)
 {
-    static const int32_t dims[][2] = {{64, 64},   {80, 80}, {96, 96}, {128, 128},
-                                      {256, 256}, {80, 32}, {64, 10}, {2, 2}};
+    static const int32_t dims[][2] = {{64, 64}, {80, 80}, {96, 96}, {128, 128}, {256, 256},
+                                      {80, 32}, {64, 10}, {2, 2},   {512, 512}, {512, 128}};
     for (int i = 0; i < n_row_counts(device); i++)
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < 10; j++)
             for (int flags = 0; flags < 16; flags++)
                 rope_case(twin, device, row_counts[i], dims[j][0], dims[j][1], flags, state);
 }
@@ -437,6 +463,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_twins_rms_norm_is_the_formula),
         cmocka_unit_test(rms_norm_of_all_devices_equals_the_twin),
+        cmocka_unit_test(wide_rms_norms_of_all_devices_equal_the_twin),
         cmocka_unit_test(rms_norm_without_out_only_adds),
         cmocka_unit_test(rope_turns_the_halves_of_a_head),
         cmocka_unit_test(the_norm_comes_before_or_after_the_turn),

@@ -117,7 +117,8 @@ void gpu_kv_store(struct device *device, const struct kv_store_args *args)
                             .v_stride = (uint32_t)args->v.stride,
                             .slots_stride = (uint32_t)args->slots.stride};
     gpu_run(gpu_device_of(device), GPU_KERNEL_kv_store, buffers, 4, &p, sizeof p,
-            (struct gpu_groups){args->k.rows, layout->n_heads, 1}, KD_SIMD_WIDTH);
+            (struct gpu_groups){args->k.rows, ceil_div(args->k.cols, KD_ROW_THREADS), 1},
+            KD_ROW_THREADS);
 }
 
 void gpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args)

@@ -11,6 +11,7 @@
 
 static void commit(struct gpu_device *gpu)
 {
+    gpu_settle(gpu);
     if (gpu->is_queued)
         gpu->driver->commit(gpu->gpu);
     gpu->is_queued = false;
@@ -46,6 +47,7 @@ static enum status gpu_buffer_alloc(struct device *device, size_t bytes, struct 
 static void gpu_buffer_free(struct device *device, struct buffer *buffer)
 {
     struct gpu_device *gpu = gpu_device_of(device);
+    gpu_settle(gpu);
     if (buffer->handle)
         gpu->driver->free(gpu->gpu, buffer->handle);
     *buffer = (struct buffer){0};
@@ -72,10 +74,10 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
 }
 
-void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
-                    const struct gpu_range *buffers, int n_buffers, const void *args,
-                    size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
-                    uint32_t shared_bytes)
+void gpu_dispatch(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                  const struct gpu_range *buffers, int n_buffers, const void *args,
+                  size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                  uint32_t shared_bytes)
 {
     assert(groups.x <= INT32_MAX && groups.y <= UINT16_MAX && groups.z <= UINT16_MAX);
     if (groups.x == 0 || groups.y == 0 || groups.z == 0)
@@ -87,6 +89,16 @@ void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
     if (!gpu->is_beside)
         gpu->driver->barrier(gpu->gpu);
     gpu->is_queued = true;
+}
+
+void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                    const struct gpu_range *buffers, int n_buffers, const void *args,
+                    size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                    uint32_t shared_bytes)
+{
+    gpu_settle(gpu);
+    gpu_dispatch(gpu, kernel, buffers, n_buffers, args, args_bytes, groups, n_threads,
+                 shared_bytes);
 }
 
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
@@ -126,6 +138,7 @@ static uint64_t gpu_memory_available(const struct device *device)
 static void gpu_mark(struct device *device, int i)
 {
     struct gpu_device *gpu = gpu_device_of(device);
+    gpu_release(gpu);
     gpu->driver->mark(gpu->gpu, i);
     gpu->is_queued = true;
 }

@@ -60,6 +60,8 @@
     X(linear_many_##form##_128)
 #define GPU_NATIVE_KERNELS(X)                                                                      \
     X(linear_inputs)                                                                               \
+    X(rms_norm_inputs)                                                                             \
+    X(silu_mul_inputs)                                                                             \
     GPU_NATIVE_LINEARS(X, q4)                                                                      \
     GPU_NATIVE_LINEARS(X, q4s2)                                                                    \
     GPU_NATIVE_LINEARS(X, q4s2w)                                                                   \
@@ -123,10 +125,39 @@ enum gpu_kernel_name {
 };
 #undef GPU_KERNEL_ENUM
 
+/* Threadgroups of a dispatch. */
+struct gpu_groups {
+    int64_t x, y, z;
+};
+
+/* A tensor of f32. */
+struct gpu_rows {
+    struct gpu_range at;
+    int32_t rows, cols, stride;
+};
+
 /* What the native linears read in place of their inputs: kernels/args.h, struct kd_inputs. */
 struct gpu_inputs {
     struct gpu_memory *memory; /* values, sums, factors */
     size_t values_bytes, sums_bytes, factors_bytes;
+    struct gpu_rows of; /* whose they are, in the form; 0 rows: not known */
+    struct kd_inputs form;
+};
+
+/* A norm or an activation that is queued when it is known whether a native linear reads what it
+ * makes (gpu_inputs.c). */
+enum { GPU_WAITING_BUFFERS = 4 };
+struct gpu_waiting {
+    enum gpu_kernel_name kernel; /* rms_norm or silu_mul */
+    int n_buffers;
+    struct gpu_range buffers[GPU_WAITING_BUFFERS];
+    struct gpu_rows out;
+    struct gpu_groups groups;
+    union {
+        struct kd_rms_norm norm;
+        struct kd_silu_mul silu;
+    } args;
+    size_t args_bytes;
 };
 
 /* Parts of a sequence's attention, for the threadgroup that merges them. */
@@ -146,6 +177,8 @@ struct gpu_device {
     bool has_wide;    /* and those for Hopper */
     uint32_t n_terms; /* 16-bit values that stand for one of a native linear's inputs */
     struct gpu_inputs inputs;
+    bool is_waiting;
+    struct gpu_waiting waiting;
     struct gpu_splits splits;
     struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
     size_t sampling_bytes;
@@ -167,11 +200,8 @@ static inline struct gpu_range gpu_tensor(const struct tensor *t)
     return (struct gpu_range){t->buffer->handle, t->offset};
 }
 
-/* Queues `groups` (x, y, z) threadgroups of n_threads; nothing if one of them is 0. What is queued
- * runs in order. `args` is the kernel's struct. */
-struct gpu_groups {
-    int64_t x, y, z;
-};
+/* Queues `groups` threadgroups of n_threads; nothing if one of them is 0. What is queued runs in
+ * order, behind what was waiting. `args` is the kernel's struct. */
 void gpu_run(struct gpu_device *gpu, enum gpu_kernel_name kernel, const struct gpu_range *buffers,
              int n_buffers, const void *args, size_t args_bytes, struct gpu_groups groups,
              uint32_t n_threads);
@@ -181,12 +211,23 @@ void gpu_run_shared(struct gpu_device *gpu, enum gpu_kernel_name kernel,
                     size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
                     uint32_t shared_bytes);
 
+/* The same for native linears, which see to what waits themselves. */
+void gpu_dispatch(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                  const struct gpu_range *buffers, int n_buffers, const void *args,
+                  size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
+                  uint32_t shared_bytes);
+
+/* Queues what is waiting; gpu_settle also forgets whose inputs are prepared, since what comes next
+ * may write anything. */
+void gpu_release(struct gpu_device *gpu);
+void gpu_settle(struct gpu_device *gpu);
+
 /* Between these, what is queued may run side by side: each part of an op writes what no other one
  * touches. */
 void gpu_beside_begin(struct gpu_device *gpu);
 void gpu_beside_end(struct gpu_device *gpu);
 
-/* The ops, in gpu_rows.c, gpu_linear.c, gpu_moe.c, gpu_attention.c, gpu_states.c and
+/* The ops, in gpu_rows.c, gpu_inputs.c, gpu_linear.c, gpu_moe.c, gpu_attention.c, gpu_states.c and
  * gpu_sample.c. */
 #define GPU_OP(name) void gpu_##name(struct device *device, const struct name##_args *args);
 DEVICE_OPS(GPU_OP)

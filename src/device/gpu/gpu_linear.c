@@ -1,5 +1,6 @@
 /* Linear layers. Where the driver has the native kernels, parts that lie alike are one matrix of
  * tiles (gpu_tiles.h); all else is one dispatch of the shared kernel a part. */
+#include "device/gpu/gpu_inputs.h"
 #include "device/gpu/gpu_tiles.h"
 #include "device/gpu/gpu_weight.h"
 
@@ -85,6 +86,7 @@ static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int3
     if (need.values_bytes <= in->values_bytes && need.sums_bytes <= in->sums_bytes &&
         need.factors_bytes <= in->factors_bytes)
         return OK;
+    gpu_settle(gpu);
     in->values_bytes = size_max(need.values_bytes, in->values_bytes);
     in->sums_bytes = size_max(need.sums_bytes, in->sums_bytes);
     in->factors_bytes = size_max(need.factors_bytes, in->factors_bytes);
@@ -222,19 +224,23 @@ static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct uni
                               .is_paired = is_wide(gpu, x->rows)};
 }
 
+uint32_t gpu_input_threads(const struct gpu_device *gpu, uint32_t positions, int64_t n_rows)
+{
+    uint32_t most = n_rows < gpu->info.n_processors ? KD_INPUT_THREADS : 256;
+    uint32_t n_threads = (uint32_t)size_round_up(positions / 4, GPU_SIMD_WIDTH);
+    return n_threads < most ? n_threads : most;
+}
+
 static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
                            const struct kd_inputs *p)
 {
     size_t values = gpu->inputs.values_bytes;
-    /* Four positions a thread; fewer threads where rows keep all processors busy. */
-    uint32_t most = x->rows < (int32_t)gpu->info.n_processors ? KD_INPUT_THREADS : 256;
-    uint32_t n_threads = (uint32_t)size_round_up(p->positions / 4, GPU_SIMD_WIDTH);
-    n_threads = n_threads < most ? n_threads : most;
     struct gpu_range buffers[] = {gpu_tensor(x), section(unit, unit->tiles.order),
                                   inputs_at(gpu, 0), inputs_at(gpu, values),
                                   inputs_at(gpu, values + gpu->inputs.sums_bytes)};
-    gpu_run(gpu, GPU_KERNEL_linear_inputs, buffers, 5, p, sizeof *p,
-            (struct gpu_groups){x->rows, 1, 1}, n_threads);
+    gpu_dispatch(gpu, GPU_KERNEL_linear_inputs, buffers, 5, p, sizeof *p,
+                 (struct gpu_groups){x->rows, 1, 1}, gpu_input_threads(gpu, p->positions, x->rows),
+                 0);
 }
 
 /* Bytes of a stage of linear_many: stage in linear_many.cu. */
@@ -390,10 +396,10 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
     struct choice c = choose(gpu, unit, n_rows);
     int64_t along_outputs = ceil_div(tiles->rows, c.outputs), along_rows = ceil_div(n_rows, c.rows);
     bool is_flat = c.shared_bytes == 0;
-    gpu_run_shared(gpu, c.kernel, buffers, 7, &p, sizeof p,
-                   is_flat ? (struct gpu_groups){along_outputs, along_rows, 1}
-                           : (struct gpu_groups){along_rows, along_outputs, 1},
-                   c.n_threads, c.shared_bytes);
+    gpu_dispatch(gpu, c.kernel, buffers, 7, &p, sizeof p,
+                 is_flat ? (struct gpu_groups){along_outputs, along_rows, 1}
+                         : (struct gpu_groups){along_rows, along_outputs, 1},
+                 c.n_threads, c.shared_bytes);
 }
 
 void gpu_linear(struct device *device, const struct linear_args *args)
@@ -403,7 +409,6 @@ void gpu_linear(struct device *device, const struct linear_args *args)
     assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
     int32_t first = 0;
-    struct kd_inputs prepared = {0};
     bool is_beside = !gpu->has_native; /* native units share the place of their prepared inputs */
     if (is_beside)
         gpu_beside_begin(gpu);
@@ -416,9 +421,8 @@ void gpu_linear(struct device *device, const struct linear_args *args)
             continue;
         }
         struct kd_inputs p = inputs_of(gpu, unit, &args->x);
-        if (p.has_order || memcmp(&p, &prepared, sizeof p) != 0)
+        if (!gpu_has_inputs(gpu, &args->x, &p))
             prepare_inputs(gpu, unit, &args->x, &p);
-        prepared = p;
         run_tiles(gpu, unit, args->x.rows, &out);
     }
     if (is_beside)

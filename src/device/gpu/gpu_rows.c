@@ -1,4 +1,4 @@
-/* The ops that work on each row for itself. */
+/* The ops that work on each row for itself, but those of gpu_inputs.c. */
 #include "device/gpu/gpu_device.h"
 
 #include "base/size.h"
@@ -93,27 +93,8 @@ void gpu_embed(struct device *device, const struct embed_args *args)
                          .dtype = args->table->dtype,
                          .ids_stride = (uint32_t)args->ids.stride,
                          .out_stride = (uint32_t)args->out.stride};
-    run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows, 1);
-}
-
-/* --- rms_norm -----------------------------------------------------------------------------------
- */
-
-void gpu_rms_norm(struct device *device, const struct rms_norm_args *args)
-{
-    assert(args->x.dtype == DTYPE_F32);
-    assert(args->residual.buffer || args->out.buffer);
-    struct gpu_range buffers[] = {gpu_tensor(&args->x), gpu_tensor(&args->residual),
-                                  gpu_tensor(&args->weight), gpu_tensor(&args->out)};
-    struct kd_rms_norm p = {.cols = (uint32_t)args->x.cols,
-                            .x_stride = (uint32_t)args->x.stride,
-                            .residual_stride = (uint32_t)args->residual.stride,
-                            .out_stride = (uint32_t)args->out.stride,
-                            .has_residual = args->residual.buffer != NULL,
-                            .has_out = args->out.buffer != NULL,
-                            .eps = args->eps,
-                            .plus = args->plus_one ? 1.0f : 0.0f};
-    run_rows(device, GPU_KERNEL_rms_norm, buffers, 4, &p, sizeof p, args->x.rows, 1);
+    run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows,
+             ceil_div(args->out.cols, KD_ROW_THREADS));
 }
 
 /* --- rope ---------------------------------------------------------------------------------------
@@ -131,45 +112,34 @@ void gpu_rope_angles(struct device *device, const struct rope_angles_args *args)
     run_rows(device, GPU_KERNEL_rope_angles, buffers, 3, &p, sizeof p, args->out.rows, 1);
 }
 
-static void norm_rope(struct device *device, const struct qk_norm_rope_args *args,
-                      const struct tensor *heads, const struct tensor *weight)
+void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args)
 {
-    struct gpu_range buffers[] = {gpu_tensor(heads), gpu_tensor(&args->angles), gpu_tensor(weight)};
-    struct kd_norm_rope p = {.head_dim = (uint32_t)args->head_dim,
-                             .rotated = (uint32_t)args->angles.cols,
-                             .stride = (uint32_t)heads->stride,
+    int32_t dim = args->head_dim, rotated = args->angles.cols;
+    assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
+    assert(rotated <= dim && dim <= KD_MAX_HEAD_DIM && args->q.rows == args->k.rows);
+    struct gpu_range buffers[] = {gpu_tensor(&args->q), gpu_tensor(&args->k),
+                                  gpu_tensor(&args->angles), gpu_tensor(&args->q_norm),
+                                  gpu_tensor(&args->k_norm)};
+    int64_t n_simds = ceil_div(dim - rotated / 2, GPU_SIMD_WIDTH);
+    struct kd_norm_rope p = {.head_dim = (uint32_t)dim,
+                             .rotated = (uint32_t)rotated,
+                             .q_stride = (uint32_t)args->q.stride,
+                             .k_stride = (uint32_t)args->k.stride,
                              .angles_stride = (uint32_t)args->angles.stride,
-                             .has_norm = weight->buffer != NULL,
+                             .n_q_heads = (uint32_t)(args->q.cols / dim),
+                             .n_simds = n_simds < KD_MAX_SIMDS ? (uint32_t)n_simds : KD_MAX_SIMDS,
+                             .has_q_norm = args->q_norm.buffer != NULL,
+                             .has_k_norm = args->k_norm.buffer != NULL,
                              .is_norm_last = args->norm_last,
                              .eps = args->eps,
                              .plus = args->plus_one ? 1.0f : 0.0f};
-    run_rows(device, GPU_KERNEL_norm_rope, buffers, 3, &p, sizeof p, heads->rows,
-             heads->cols / args->head_dim);
-}
-
-void gpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *args)
-{
-    assert(args->q.dtype == DTYPE_F32 && args->k.dtype == DTYPE_F32);
-    assert(args->angles.cols <= args->head_dim && args->q.rows == args->k.rows);
-    gpu_beside_begin(gpu_device_of(device));
-    norm_rope(device, args, &args->q, &args->q_norm);
-    norm_rope(device, args, &args->k, &args->k_norm);
-    gpu_beside_end(gpu_device_of(device));
+    gpu_run(gpu_device_of(device), GPU_KERNEL_norm_rope, buffers, 5, &p, sizeof p,
+            (struct gpu_groups){args->q.rows, args->q.cols / dim + args->k.cols / dim, 1},
+            p.n_simds * GPU_SIMD_WIDTH);
 }
 
 /* --- gates --------------------------------------------------------------------------------------
  */
-
-void gpu_silu_mul(struct device *device, const struct silu_mul_args *args)
-{
-    assert(args->gate_up.dtype == DTYPE_F32 && args->gate_up.cols == 2 * args->out.cols);
-    struct gpu_range buffers[] = {gpu_tensor(&args->gate_up), gpu_tensor(&args->out)};
-    struct kd_silu_mul p = {.cols = (uint32_t)args->out.cols,
-                            .gate_up_stride = (uint32_t)args->gate_up.stride,
-                            .out_stride = (uint32_t)args->out.stride};
-    run_rows(device, GPU_KERNEL_silu_mul, buffers, 2, &p, sizeof p, args->out.rows,
-             ceil_div(args->out.cols, KD_ROW_THREADS));
-}
 
 void gpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args)
 {
@@ -211,7 +181,8 @@ void gpu_gather(struct device *device, const struct gather_args *args)
                           .rows_stride = (uint32_t)args->rows.stride,
                           .x_words = (uint32_t)args->x.stride * words,
                           .out_words = (uint32_t)args->out.stride * words};
-    run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows, 1);
+    run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows,
+             ceil_div(p.words, KD_ROW_THREADS));
 }
 
 void gpu_moe_route(struct device *device, const struct moe_route_args *args)

@@ -1,8 +1,22 @@
-// What native linears read in place of their inputs (args.h, struct kd_inputs). A threadgroup a
-// row; a thread has positions four by four.
+// What native linears read in place of their inputs (args.h, struct kd_inputs), alone or together
+// with the norm or activation whose output these are. A threadgroup a row; a thread has positions
+// four by four.
 #include "native.h"
 
-enum { QUADS_AT_ONCE = 5 }; // loads on their way: 20480 positions for the largest threadgroup
+// What gate.h takes from the dialect.
+#define KD_INLINE NATIVE
+#define kd_exp expf
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7F800000)
+#endif
+typedef unsigned int uint;
+
+NATIVE float clamp(float x, float low, float high)
+{
+    return fminf(fmaxf(x, low), high);
+}
+
+#include "../gate.h"
 
 // The column at a position, a multiple of 4, of a tile whose groups are of 16: those of product A
 // or B of a half are 16 columns in a row (linear_tiles.h).
@@ -12,10 +26,25 @@ NATIVE uint32_t column_of_16(uint32_t position)
     return 16 * product + 4 * (position >> 3 & 3u);
 }
 
-struct row {
+// The first of the four columns at positions first .. first + 3.
+NATIVE uint32_t column_at(uint32_t first, const kd_inputs &p)
+{
+    const uint32_t tile = first & ~(uint32_t)(KD_TILE_COLS - 1), within = first - tile;
+    return tile + (p.span == 16 ? column_of_16(within) : within);
+}
+
+NATIVE float4 no_quad()
+{
+    return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+// Rows: `load` has the thread's values at positions `first` and so on, zeros behind the last.
+// AT_ONCE quads are on their way, as many as there are registers for.
+struct plain_row {
+    enum { AT_ONCE = 5 }; // 20480 positions for the largest threadgroup
     const float *x;
     const int32_t *order; // NULL: none
-    uint32_t cols, span, positions;
+    uint32_t cols;
     bool is_aligned; // whole quads of columns lie on 16 bytes
 
     NATIVE float at(uint32_t c) const
@@ -23,22 +52,46 @@ struct row {
         return c < cols ? x[order ? order[c] : c] : 0.0f;
     }
 
-    // The values at positions first .. first + 3.
-    NATIVE float4 quad(uint32_t first) const
+    NATIVE float4 quad(uint32_t c) const
     {
-        const uint32_t tile = first & ~(uint32_t)(KD_TILE_COLS - 1), within = first - tile;
-        const uint32_t c = tile + (span == 16 ? column_of_16(within) : within);
         if (is_aligned)
-            return c < cols ? *(const float4 *)(x + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            return c < cols ? *(const float4 *)(x + c) : no_quad();
         return make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
     }
 
-    NATIVE void load(float4 (&v)[QUADS_AT_ONCE], uint32_t first) const
+    NATIVE void load(float4 (&v)[AT_ONCE], uint32_t first, const kd_inputs &p) const
     {
 #pragma unroll
-        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+        for (int i = 0; i < AT_ONCE; i++) {
             const uint32_t place = first + 4 * i * blockDim.x;
-            v[i] = place < positions ? quad(place) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            v[i] = place < p.positions ? quad(column_at(place, p)) : no_quad();
+        }
+    }
+};
+
+// silu(gate) * up, which it also writes. Columns are whole quads, on 16 bytes.
+struct silu_row {
+    enum { AT_ONCE = KD_KEPT_QUADS };
+    const float *gate;
+    float *out;
+    uint32_t cols;
+
+    NATIVE void load(float4 (&v)[AT_ONCE], uint32_t first, const kd_inputs &p) const
+    {
+        float4 up[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const uint32_t c = column_at(first + 4 * i * blockDim.x, p);
+            v[i] = c < cols ? *(const float4 *)(gate + c) : no_quad();
+            up[i] = c < cols ? *(const float4 *)(gate + cols + c) : no_quad();
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const uint32_t c = column_at(first + 4 * i * blockDim.x, p);
+            v[i] = make_float4(kd_silu(v[i].x) * up[i].x, kd_silu(v[i].y) * up[i].y,
+                               kd_silu(v[i].z) * up[i].z, kd_silu(v[i].w) * up[i].w);
+            if (c < cols)
+                *(float4 *)(out + c) = v[i];
         }
     }
 };
@@ -69,10 +122,11 @@ NATIVE float largest_of(float value, float *parts)
     return value;
 }
 
-// Where a row's terms and sums go.
+// Where the terms and sums of row `row` go.
 struct row_out {
     uint2 *values;
     float *sums;
+    uint32_t row;
 };
 
 // For linear_wide: where the pairs of the quad at position `first` of a row lie, in words, the second
@@ -115,10 +169,10 @@ NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inp
                                       native_pack<IS_BF16>(v.z, v.w));
         const float2 a = native_unpack<IS_BF16>(word.x), b = native_unpack<IS_BF16>(word.y);
         if (is_there && p.is_paired)
-            paired_place(to.values, blockIdx.x, first, p.positions / KD_TILE_COLS).write(word);
+            paired_place(to.values, to.row, first, p.positions / KD_TILE_COLS).write(word);
         else if (is_there)
-            to.values[((size_t)term * p.term_stride + blockIdx.x) * (p.positions / 4) +
-                      first / 4] = word;
+            to.values[((size_t)term * p.term_stride + to.row) * (p.positions / 4) + first / 4] =
+                word;
         v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
         if (p.span == 0 || p.is_paired)
             continue;
@@ -131,7 +185,7 @@ NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inp
         const uint32_t group = p.span == 16 ? first / 64 * 4 + (quad >> 3) * 2 + (quad & 1)
                                             : first / p.span;
         if (is_there && (lane & mask) == 0)
-            to.sums[((size_t)group * p.n_terms + term) * p.term_stride] = sum * 0x1p-24f;
+            to.sums[((size_t)group * p.n_terms + term) * p.term_stride + to.row] = sum * 0x1p-24f;
     }
 }
 
@@ -140,34 +194,34 @@ NATIVE float largest_of(float4 v)
     return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
-template <bool IS_BF16>
+template <bool IS_BF16, class row>
 NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float *factor_out,
                       float *parts)
 {
-    const uint32_t step = 4 * QUADS_AT_ONCE * blockDim.x;
-    float4 v[QUADS_AT_ONCE];
+    const uint32_t step = 4 * row::AT_ONCE * blockDim.x;
+    float4 v[row::AT_ONCE];
     float2 factor = make_float2(1.0f, 1.0f);
-    r.load(v, 4 * threadIdx.x);
+    r.load(v, 4 * threadIdx.x, p);
     if (!IS_BF16) {
         float largest = 0.0f;
         for (uint32_t first = 4 * threadIdx.x;;) {
 #pragma unroll
-            for (int i = 0; i < QUADS_AT_ONCE; i++)
+            for (int i = 0; i < row::AT_ONCE; i++)
                 largest = fmaxf(largest, largest_of(v[i]));
             first += step;
             if (first >= p.positions)
                 break;
-            r.load(v, first);
+            r.load(v, first, p);
         }
         factor = range_factors(__float_as_uint(largest_of(largest, parts)));
         if (step < p.positions)
-            r.load(v, 4 * threadIdx.x);
+            r.load(v, 4 * threadIdx.x, p);
     }
     for (uint32_t base = 0; base < p.positions; base += step) {
         if (base > 0)
-            r.load(v, base + 4 * threadIdx.x);
+            r.load(v, base + 4 * threadIdx.x, p);
 #pragma unroll
-        for (int i = 0; i < QUADS_AT_ONCE; i++) {
+        for (int i = 0; i < row::AT_ONCE; i++) {
             const uint32_t group = base + 4 * i * blockDim.x; // of the first thread
             if (group >= p.positions)
                 break;
@@ -180,6 +234,18 @@ NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float
         *factor_out = p.span && !p.is_paired ? factor.y * 0x1p24f : factor.y;
 }
 
+// Row `to_row` of what is written.
+template <class row>
+NATIVE void write(const row &r, uint2 *values, float *sums, float *factors, uint32_t to_row,
+                  const kd_inputs &p, float *parts)
+{
+    const row_out to = {values, sums, to_row};
+    if (p.is_bf16)
+        write_row<true>(r, to, p, factors + to_row, parts);
+    else
+        write_row<false>(r, to, p, factors + to_row, parts);
+}
+
 KD_WAITS(linear_inputs)
 extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     linear_inputs(const float *x, const int32_t *order, uint2 *values, float *sums, float *factors,
@@ -190,11 +256,127 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     native_wait_for_previous();
     const bool is_aligned = !p.has_order && p.cols % 4 == 0 && p.x_stride % 4 == 0 &&
                             (size_t)x % sizeof(float4) == 0;
-    const row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
-                   p.span, p.positions, is_aligned};
-    const row_out to = {values, sums + blockIdx.x};
-    if (p.is_bf16)
-        write_row<true>(r, to, p, factors + blockIdx.x, parts);
-    else
-        write_row<false>(r, to, p, factors + blockIdx.x, parts);
+    const plain_row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
+                         is_aligned};
+    write(r, values, sums, factors, blockIdx.x, p, parts);
+}
+
+KD_WAITS(silu_mul_inputs)
+extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
+    silu_mul_inputs(const float *gate_up, float *out, uint2 *values, float *sums, float *factors,
+                    const __grid_constant__ kd_silu_inputs p)
+{
+    __shared__ float parts[KD_INPUT_THREADS / 32];
+    native_let_next_start();
+    native_wait_for_previous();
+    const silu_row r = {gate_up + (size_t)blockIdx.x * p.silu.gate_up_stride,
+                        out + (size_t)blockIdx.x * p.silu.out_stride, p.silu.cols};
+    write(r, values, sums, factors, blockIdx.x, p.inputs, parts);
+}
+
+// --- rms_norm ------------------------------------------------------------------------------------
+
+NATIVE float4 operator+(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+NATIVE float4 operator*(float4 a, float4 b)
+{
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
+
+NATIVE float4 all_four(float v)
+{
+    return make_float4(v, v, v, v);
+}
+
+// A thread's quads of a row of `cols`, a multiple of 4, whose first has this position.
+NATIVE void load_quads(float4 (&v)[KD_KEPT_QUADS], const float *from, const kd_inputs &p)
+{
+#pragma unroll
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
+        const uint32_t c = column_at(4 * (threadIdx.x + i * blockDim.x), p);
+        v[i] = c < p.cols ? *(const float4 *)(from + c) : no_quad();
+    }
+}
+
+NATIVE void store_quad(float *to, float4 v, uint32_t first, const kd_inputs &p)
+{
+    const uint32_t c = column_at(first, p);
+    if (c < p.cols)
+        *(float4 *)(to + c) = v;
+}
+
+// The sum of all threads' x and the largest of their y.
+NATIVE float2 sum_and_largest(float2 v, float2 *parts)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        v.x += __shfl_xor_sync(EVERY_LANE, v.x, step);
+        v.y = fmaxf(v.y, __shfl_xor_sync(EVERY_LANE, v.y, step));
+    }
+    if (lane == 0)
+        parts[warp] = v;
+    __syncthreads();
+    v = lane < blockDim.x / 32 ? parts[lane] : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        v.x += __shfl_xor_sync(EVERY_LANE, v.x, step);
+        v.y = fmaxf(v.y, __shfl_xor_sync(EVERY_LANE, v.y, step));
+    }
+    return v;
+}
+
+// As rms_norm.metal. Weights, which no kernel writes, are on their way before the input is there.
+KD_WAITS(rms_norm_inputs)
+extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
+    rms_norm_inputs(const float *x, float *residual, const float *weight, float *out, uint2 *values,
+                    float *sums, float *factors, const __grid_constant__ kd_norm_inputs p)
+{
+    __shared__ float2 parts[KD_INPUT_THREADS / 32];
+    const kd_inputs &in = p.inputs;
+    const size_t row = blockIdx.x;
+    float *const sum = residual + row * p.norm.residual_stride;
+    const row_out to = {values, sums, blockIdx.x};
+    float4 v[KD_KEPT_QUADS], w[KD_KEPT_QUADS], before[KD_KEPT_QUADS];
+    native_let_next_start();
+    load_quads(w, weight, in);
+    native_wait_for_previous();
+    load_quads(v, x + row * p.norm.x_stride, in);
+    if (p.norm.has_residual)
+        load_quads(before, sum, in);
+    float2 found = make_float2(0.0f, 0.0f); // squares, and the largest of v (w + plus)
+#pragma unroll
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
+        if (p.norm.has_residual) {
+            v[i] = v[i] + before[i];
+            store_quad(sum, v[i], 4 * (threadIdx.x + i * blockDim.x), in);
+        }
+        w[i] = w[i] + all_four(p.norm.plus);
+        const float4 squares = v[i] * v[i];
+        found.x += (squares.x + squares.y) + (squares.z + squares.w);
+        found.y = fmaxf(found.y, largest_of(v[i] * w[i]));
+    }
+    found = sum_and_largest(found, parts);
+    const float factor = rsqrtf(found.x / (float)in.cols + p.norm.eps);
+    // Of products below the normal numbers nothing is known but that they are no larger.
+    const float largest = fmaxf(found.y, 0x1p-126f) * factor;
+    const float2 range = in.is_bf16 ? make_float2(1.0f, 1.0f)
+                                    : range_factors(__float_as_uint(largest));
+#pragma unroll
+    for (int i = 0; i < KD_KEPT_QUADS; i++) {
+        if (4 * i * blockDim.x >= in.positions)
+            break;
+        const uint32_t first = 4 * (threadIdx.x + i * blockDim.x);
+        const float4 y = v[i] * all_four(factor) * w[i];
+        store_quad(out + row * p.norm.out_stride, y, first, in);
+        if (in.is_bf16)
+            write_quad<true>(to, y, first, in);
+        else
+            write_quad<false>(to, y * all_four(range.x), first, in);
+    }
+    if (threadIdx.x == 0)
+        factors[row] = in.span && !in.is_paired ? range.y * 0x1p24f : range.y;
 }

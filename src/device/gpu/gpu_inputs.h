@@ -1,0 +1,15 @@
+/* The prepared inputs of native linears, and the norms and activations that may write them. */
+#ifndef CSGL_DEVICE_GPU_GPU_INPUTS_H
+#define CSGL_DEVICE_GPU_GPU_INPUTS_H
+
+#include "device/gpu/gpu_device.h"
+
+/* For native linears, before anything else of theirs is queued: whether gpu->inputs will have x in
+ * the form p. Otherwise the caller queues what writes it. */
+bool gpu_has_inputs(struct gpu_device *gpu, const struct tensor *x, const struct kd_inputs *p);
+
+/* gpu_linear.c: threads for rows of so many positions, four a thread; fewer where rows keep all
+ * processors busy. */
+uint32_t gpu_input_threads(const struct gpu_device *gpu, uint32_t positions, int64_t n_rows);
+
+#endif

@@ -88,4 +88,10 @@ NATIVE void add_group(float (&sum)[4], const float *a, const float *b,
     sum[3] = fmaf(l.scale8, t[3], fmaf(l.bias8, inputs.y, sum[3]));
 }
 
+// The biases of an expert's outputs, `bytes` behind those of the first one; NULL: none.
+NATIVE const float *expert_bias(const float *bias, size_t bytes)
+{
+    return bias ? (const float *)((const uint8_t *)bias + bytes) : nullptr;
+}
+
 #endif

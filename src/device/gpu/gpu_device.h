@@ -73,6 +73,7 @@
     GPU_NATIVE_LINEARS(X, q4s2)                                                                    \
     GPU_NATIVE_LINEARS(X, q4s2w)                                                                   \
     GPU_NATIVE_LINEARS(X, q4s4w)                                                                   \
+    GPU_NATIVE_LINEARS(X, e2m1)                                                                    \
     GPU_NATIVE_LINEARS(X, q8)                                                                      \
     GPU_NATIVE_LINEARS(X, q8s2)                                                                    \
     GPU_NATIVE_LINEARS(X, q8s2w)                                                                   \

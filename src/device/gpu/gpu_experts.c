@@ -167,7 +167,7 @@ void gpu_experts_done(struct gpu_device *gpu, struct gpu_experts *e)
 /* --- running ---------------------------------------------------------------------------------- */
 
 static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][N_GPU_TILE_KERNELS] = {
-#define TILE_KERNELS(name, bits, spans, is_wide)                                                   \
+#define TILE_KERNELS(name, bits, spans, level_bytes)                                               \
     {GPU_KERNEL_expert_flat_##name##_8, GPU_KERNEL_expert_flat_##name##_8x2,                       \
      GPU_KERNEL_expert_flat_##name##_16, GPU_KERNEL_expert_many_##name##_64,                       \
      GPU_KERNEL_expert_many_##name##_128},

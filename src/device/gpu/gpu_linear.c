@@ -246,7 +246,7 @@ static uint32_t stage_bytes(enum gpu_tile_form form, uint32_t outputs, uint32_t 
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[form];
     uint32_t codes = outputs * KD_TILE_COLS * info->bits / 8;
-    uint32_t levels = outputs * info->spans * (info->is_wide ? 8 : 4);
+    uint32_t levels = outputs * info->spans * info->level_bytes;
     return codes + levels + rows * (KD_TILE_COLS * 2 + info->spans * 4);
 }
 
@@ -269,7 +269,7 @@ struct gpu_tile_choice gpu_choose_flat(const struct gpu_device *gpu, enum gpu_ti
     uint32_t rows = 8 / gpu->n_terms;
     bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
     uint32_t n_threads = n_tiles <= 2 * n ? 512 : is_one_wave ? 128 : 256;
-    if (info->is_wide || info->spans == 2)
+    if (info->level_bytes == 8 || info->spans == 2)
         return (struct gpu_tile_choice){names[GPU_FLAT_8X2], 2 * KD_TILE_ROWS, rows, n_threads, 0};
     if (info->bits == 4 && n_tiles > 8 * n)
         return (struct gpu_tile_choice){names[GPU_FLAT_8X2], 2 * KD_TILE_ROWS, rows, 128, 0};
@@ -297,7 +297,7 @@ static struct gpu_tile_choice choose(const struct gpu_device *gpu, const struct 
                                      int32_t n_rows)
 {
     static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][N_GPU_TILE_KERNELS] = {
-#define TILE_KERNELS(name, bits, spans, is_wide)                                                   \
+#define TILE_KERNELS(name, bits, spans, level_bytes)                                               \
     {GPU_KERNEL_linear_flat_##name##_8, GPU_KERNEL_linear_flat_##name##_8x2,                       \
      GPU_KERNEL_linear_flat_##name##_16, GPU_KERNEL_linear_many_##name##_64,                       \
      GPU_KERNEL_linear_many_##name##_128},

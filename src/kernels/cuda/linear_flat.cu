@@ -6,7 +6,7 @@
 
 // A simdgroup's tiles of a place along the columns, on their way from memory.
 template <int BITS, int SPANS, bool IS_WIDE> struct flat_tile {
-    enum { LEVEL_BYTES = IS_WIDE ? 16 : 8 };
+    enum { LEVEL_BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8 };
     tile_codes<BITS> codes;
     uint4 levels[SPANS ? SPANS : 1];
 
@@ -15,7 +15,9 @@ template <int BITS, int SPANS, bool IS_WIDE> struct flat_tile {
         load_codes(codes, from);
 #pragma unroll
         for (int s = 0; s < SPANS; s++)
-            if (IS_WIDE)
+            if (BITS == TILE_E2M1)
+                levels[s].x = __ldg((const uint32_t *)(level + s * 8 * LEVEL_BYTES));
+            else if (IS_WIDE)
                 levels[s] = __ldg((const uint4 *)(level + s * 8 * LEVEL_BYTES));
             else
                 *(uint2 *)&levels[s] = __ldg((const uint2 *)(level + s * 8 * LEVEL_BYTES));
@@ -49,7 +51,7 @@ NATIVE void multiply(float (&sum)[4], const flat_tile<BITS, SPANS, IS_WIDE> &til
 #pragma unroll
         for (int s = 0; s < (SPANS ? HALF_SPANS : 0); s++) {
             const int span = SPANS > 1 ? half * HALF_SPANS + s : 0;
-            const row_levels l = load_levels<IS_WIDE>(&tile.levels[span], is_bf16_level);
+            const row_levels l = load_levels<BITS, IS_WIDE>(&tile.levels[span], is_bf16_level);
             add_group<BITS>(sum, HALF_SPANS == 2 && s == 1 ? zero : a,
                             HALF_SPANS == 2 && s == 0 ? zero : b, l, in.sums[span]);
         }
@@ -70,7 +72,7 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
     enum {
         // Places along the columns that are on their way: what registers allow.
         FEW = RT == 2 && SPANS == 4 ? 1 : 2,
-        AHEAD = RT == 1 && BITS == 4 && !IS_WIDE ? 5 - SPANS : FEW,
+        AHEAD = RT == 1 && BITS / 4 == 1 && !IS_WIDE ? 5 - SPANS : FEW,
         TILE_WORDS = BITS / 4 * 32,
         LEVEL_BYTES = SPANS * 8 * tile::LEVEL_BYTES
     };
@@ -218,6 +220,7 @@ FLAT(q4_8x2, 4, 1, false, false, 2, 1, 128, 6)
 FLAT_ALL(q4s2, 4, 2, false, false)
 FLAT_ALL(q4s2w, 4, 2, true, false)
 FLAT_ALL(q4s4w, 4, 4, true, false)
+FLAT_ALL(e2m1, TILE_E2M1, 2, false, false)
 FLAT_ALL(q8, 8, 1, false, false)
 FLAT_ALL(q8s2, 8, 2, false, false)
 FLAT_ALL(q8s2w, 8, 2, true, false)

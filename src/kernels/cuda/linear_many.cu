@@ -17,7 +17,7 @@ template <int BITS, int SPANS, bool IS_WIDE, int RT, int NT> struct stage {
         ROW_TILES = MANY_ROW_SIMDS * RT,
         COLUMNS = 2 * 8 * NT,
         CODE_BYTES = BITS / 4 * 512, // a tile's
-        ROW_LEVEL_BYTES = IS_WIDE ? 16 : 8,
+        ROW_LEVEL_BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8,
         LEVEL_BYTES = SPANS * 8 * ROW_LEVEL_BYTES,
         VALUES = ROW_TILES * CODE_BYTES,
         LEVELS = VALUES + COLUMNS * TILE_ROW_BYTES,
@@ -122,7 +122,7 @@ NATIVE void multiply_stage(float (&sum)[RT][NT][4], const uint8_t *from, uint32_
             }
 #pragma unroll
             for (int s = 0; s < (SPANS ? HALF_SPANS : 0); s++)
-                levels[r][s] = load_levels<IS_WIDE>(
+                levels[r][s] = load_levels<BITS, IS_WIDE>(
                     from + at::LEVELS + (row_tile + r) * at::LEVEL_BYTES +
                         ((part * HALF_SPANS + s) * 8 + g) * at::ROW_LEVEL_BYTES,
                     is_bf16_level);
@@ -263,6 +263,7 @@ MANY_BOTH(q4, 4, 1, false, false)
 MANY_BOTH(q4s2, 4, 2, false, false)
 MANY_BOTH(q4s2w, 4, 2, true, false)
 MANY_BOTH(q4s4w, 4, 4, true, false)
+MANY_BOTH(e2m1, TILE_E2M1, 2, false, false)
 MANY_BOTH(q8, 8, 1, false, false)
 MANY_BOTH(q8s2, 8, 2, false, false)
 MANY_BOTH(q8s2w, 8, 2, true, false)

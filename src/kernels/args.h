@@ -154,6 +154,52 @@ struct kd_silu_inputs {
     struct kd_inputs inputs; /* likewise */
 };
 
+/* Experts as tiles: rows of the input, one for each of the experts a row has chosen, lie sorted by
+ * expert, at places of which each expert's first is a multiple of KD_PLACE_ALIGN, so that sums are
+ * loaded four by four. A slot is what a threadgroup takes of an expert's places. Where they are
+ * follows from how many of the chosen experts are lower than one, so that no threadgroup of the
+ * sort waits for another: of P chosen in all, of E experts, with C places a slot at most,
+ *
+ *     expert e, of which n lower ones were chosen, begins at place n + (KD_PLACE_ALIGN - 1) e,
+ *     rounded up; its slots are those from n on if P <= E, else from e + n / C on.
+ *
+ * So there are at most P slots, or E + P / C, of which some are idle, without places. */
+enum { KD_PLACE_ALIGN = 4, KD_MAX_CHOSEN = 32 /* experts of a row */ };
+
+struct kd_expert_slot {
+    uint32_t expert, first, n_places; /* n_places 0: idle */
+    uint32_t unused;
+};
+
+struct kd_expert_sort {
+    uint32_t n_rows, n_chosen; /* n_chosen: experts a row */
+    uint32_t experts_stride;
+    uint32_t n_experts, slot_places; /* slot_places: at most, of a slot */
+    uint32_t n_threads;              /* of a threadgroup */
+};
+
+/* A stack of matrices of tiles; the threadgroups' rows are their slots'. */
+struct kd_expert_tiles {
+    uint64_t matrix_bytes;
+    struct kd_tiles tiles; /* n_rows: not used; n_terms: 1 */
+};
+
+/* Rows of the input to the places of the experts they have chosen; or, at each place, what the
+ * activation makes of gate [cols] and up [cols, behind gate_up's cols]. */
+struct kd_expert_inputs {
+    struct kd_inputs inputs; /* n_terms: 1; has_order: 0; term_stride: places */
+    uint32_t n_chosen;
+    uint32_t activation; /* as enum activation */
+    float alpha, limit;
+};
+
+struct kd_expert_sum {
+    uint32_t cols, n_chosen;
+    uint32_t parts_stride, weights_stride, out_stride;
+    uint32_t shared_stride, shared_gate_stride; /* 0: none */
+    uint32_t has_shared, has_shared_gate;
+};
+
 /* Of kernels whose threadgroups make a few outputs of a few rows. */
 enum {
     KD_FEW_OUTPUTS = 4,

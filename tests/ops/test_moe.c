@@ -99,7 +99,10 @@ struct mixture {
     int32_t n_experts, n_chosen, hidden, inner, rows;
     enum weight_encoding encoding;
     enum activation activation;
+    int bits, group; /* 0: as the encoding is; else MLX's codes of its floats */
     bool has_bias, is_interleaved, has_shared, has_gate;
+    bool is_crowded; /* all rows choose the same experts, so that the others have none */
+    bool is_for_gpu; /* alone */
     int32_t first_inner, n_inner; /* the columns of a rank; 0: all */
 };
 
@@ -230,7 +233,8 @@ static void choose(struct mixture_case *c, uint64_t *state)
 {
     const struct mixture *m = c->m;
     for (int32_t t = 0; t < m->rows; t++) {
-        int32_t *experts = ints_at(c->experts, t), first = random_below(state, m->n_experts);
+        int32_t *experts = ints_at(c->experts, t);
+        int32_t first = m->is_crowded ? m->n_experts / 2 : random_below(state, m->n_experts);
         int32_t step = m->n_experts % 3 ? 3 : 1;
         for (int32_t k = 0; k < m->n_chosen; k++)
             experts[k] = (first + k * step) % m->n_experts;
@@ -243,6 +247,10 @@ static void mixture_case_make(struct mixture_case *c, const struct mixture *m, s
     *c = (struct mixture_case){.m = m};
     c->gate_up = new_weight(m->encoding, m->n_experts * 2 * m->inner, m->hidden, state);
     c->down = new_weight(m->encoding, m->n_experts * m->hidden, m->inner, state);
+    if (m->bits) {
+        c->gate_up = weight_quantized(&c->gate_up, m->bits, m->group);
+        c->down = weight_quantized(&c->down, m->bits, m->group);
+    }
     size_t n_biases = (size_t)(m->n_experts * (2 * m->inner + m->hidden));
     c->biases = malloc(n_biases * sizeof *c->biases);
     for (size_t i = 0; i < n_biases; i++)
@@ -357,6 +365,9 @@ static void check_against(const struct mixture_case *c, const struct matrix *out
  * usual value. */
 static const double tolerances[] = {[ACTIVATIONS_FLOAT] = 1e-5, [ACTIVATIONS_INT8] = 0.02};
 
+/* A GPU's matrix units may round inputs to bf16, twice in a row. */
+static const double gpu_tolerance = 0x1p-8;
+
 /* Lends or takes back what all devices read. */
 static void share(struct device *device, const struct mixture_case *c,
                   void (*function)(struct device *, struct buffer *))
@@ -370,17 +381,23 @@ static void try_device(const struct mixture_case *c, int d, enum activations act
                        int n_threads)
 {
     struct device *device = open_test_device(d, activations, n_threads);
+    bool is_rounded = activations == ACTIVATIONS_AUTO; /* a GPU's, by kernels that suit the rows */
+    double tolerance = is_rounded ? gpu_tolerance : tolerances[activations];
     share(device, c, mirror_lend);
     struct experts *stack = load_experts(device, c);
     struct matrix *out = new_matrix(device, DTYPE_F32, c->m->rows, c->m->hidden, 3);
     struct matrix *alone = new_matrix(device, DTYPE_F32, c->m->rows, c->m->hidden, 3);
     run_rows(device, stack, c, c->x, out, 0, c->m->rows);
-    check_against(c, out, tolerances[activations], test_device_name(d));
-    /* In place and row by row, the same bits. */
+    check_against(c, out, tolerance, test_device_name(d));
+    /* In place and row by row (many rows of a GPU, whose memory is copied each time: some at a
+     * time), the same bits. */
+    int32_t step = is_test_gpu(d) && c->m->rows > 256 ? 97 : 1;
     copy_matrix(alone, c->x);
-    for (int32_t t = 0; t < c->m->rows; t++)
-        run_rows(device, stack, c, alone, alone, t, 1);
-    for (int32_t t = 0; t < c->m->rows; t++)
+    for (int32_t t = 0; t < c->m->rows; t += step)
+        run_rows(device, stack, c, alone, alone, t, step < c->m->rows - t ? step : c->m->rows - t);
+    if (is_rounded)
+        check_against(c, alone, tolerance, test_device_name(d));
+    for (int32_t t = 0; t < c->m->rows && !is_rounded; t++)
         assert_memory_equal(at(alone, t), at(out, t), (size_t)c->m->hidden * sizeof(float));
     free_matrix(device, out);
     free_matrix(device, alone);
@@ -389,17 +406,28 @@ static void try_device(const struct mixture_case *c, int d, enum activations act
     device->table->close(device);
 }
 
+/* A GPU has no int8 form; an emulator, which looks at every access, gets small mixtures. */
+static void try_gpu(const struct mixture_case *c, int d)
+{
+    const struct mixture *m = c->m;
+    if (!has_real_gpu() && (int64_t)m->rows * m->n_chosen * m->hidden * m->inner >= 1 << 17)
+        return;
+    try_device(c, d, ACTIVATIONS_FLOAT, 1);
+    try_device(c, d, ACTIVATIONS_AUTO, 1);
+}
+
 static void try_mixture(const struct mixture *m, uint64_t *state)
 {
     struct device *owner = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1);
     struct mixture_case c;
     mixture_case_make(&c, m, owner, state);
     for (int d = 0; d < n_test_devices(); d++) {
-        if (is_test_gpu(d)) { /* no int8, and every access is looked at */
-            if ((int64_t)m->rows * m->n_chosen * m->hidden * m->inner < 1 << 17)
-                try_device(&c, d, ACTIVATIONS_FLOAT, 1);
+        if (is_test_gpu(d)) {
+            try_gpu(&c, d);
             continue;
         }
+        if (m->is_for_gpu)
+            continue;
         for (int n_threads = 1; n_threads <= 3; n_threads += 2) {
             try_device(&c, d, ACTIVATIONS_FLOAT, n_threads);
             try_device(&c, d, ACTIVATIONS_INT8, n_threads);
@@ -446,6 +474,79 @@ static void clamped_experts_with_biases_and_rows_in_turn_agree(void **unused)
     in_turn.encoding = WEIGHT_MXFP4;
     in_turn.inner = 64;
     try_mixture(&in_turn, &state);
+}
+
+/* Enough rows for each of a GPU's kernels, and shapes that fill no tile. */
+static void any_number_of_rows_and_chosen_experts_is_right(void **unused)
+{
+    (void)unused;
+    static const int32_t shapes[][5] = {
+        /* experts, chosen, hidden, inner, rows */
+        {7, 1, 96, 48, 2},  {33, 8, 96, 64, 1},    {33, 8, 96, 64, 2},  {33, 8, 160, 32, 17},
+        {5, 4, 96, 96, 64}, {33, 10, 224, 32, 64}, {9, 4, 96, 32, 200}, {65, 8, 96, 32, 17}};
+    static const enum weight_encoding encodings[] = {WEIGHT_Q4_0, WEIGHT_MXFP4, WEIGHT_BF16};
+    uint64_t state = 7;
+    for (int i = 0; i < 8; i++)
+        for (int e = 0; e < 3; e++) {
+            const int32_t *s = shapes[i];
+            struct mixture m = mixture(s[0], s[1], s[2], s[3], s[4], encodings[e]);
+            m.activation = e == 1 ? ACTIVATION_CLAMPED_SWIGLU : ACTIVATION_SILU;
+            m.has_bias = e > 0;
+            m.has_shared = i % 2;
+            m.has_gate = i % 4 == 1;
+            if (e == 2) /* of 32 and 48 columns alone, which no tile is */
+                m.inner = s[3] == 48 ? 48 : s[3] + 16;
+            else if (m.inner % 32)
+                m.inner += 16;
+            m.is_crowded = (i + e) % 4 == 3;
+            try_mixture(&m, &state);
+        }
+}
+
+/* Every form of a GPU's tiles. */
+static void experts_of_every_kind_of_levels_agree(void **unused)
+{
+    (void)unused;
+    static const int made[][2] = {{4, 64}, {4, 32}, {8, 64}, {8, 32}, {6, 64}, {4, 128}, {3, 64}};
+    static const enum weight_encoding blocks[] = {WEIGHT_Q2_K, WEIGHT_Q6_K, WEIGHT_Q4_K};
+    static const int32_t row_counts[] = {1, 12, 70};
+    uint64_t state = 8;
+    for (int i = 0; i < 10; i++)
+        for (int r = 0; r < 3; r++) {
+            int32_t wide = i < 7 ? 128 : 256;
+            struct mixture m =
+                mixture(3, 2, wide, wide, row_counts[r], i < 7 ? WEIGHT_BF16 : blocks[i - 7]);
+            m.bits = i < 7 ? made[i][0] : 0;
+            m.group = i < 7 ? made[i][1] : 0;
+            m.has_bias = r == 1;
+            try_mixture(&m, &state);
+        }
+}
+
+/* As many rows as several passes and the largest tiles of a GPU take. */
+static void a_gpu_takes_many_rows(void **unused)
+{
+    (void)unused;
+    static const struct {
+        enum weight_encoding encoding;
+        int bits, group;
+    } kinds[] = {{WEIGHT_Q4_0, 0, 0},  {WEIGHT_Q8_0, 0, 0},  {WEIGHT_F16, 0, 0},
+                 {WEIGHT_BF16, 0, 0},  {WEIGHT_BF16, 4, 64}, {WEIGHT_BF16, 4, 32},
+                 {WEIGHT_BF16, 8, 64}, {WEIGHT_BF16, 8, 32}};
+    uint64_t state = 9;
+    if (!has_real_gpu())
+        skip();
+    struct mixture even = mixture(9, 8, 64, 64, 2200, WEIGHT_Q8_0);
+    even.is_for_gpu = true;
+    try_mixture(&even, &state);
+    for (int i = 0; i < 8; i++) {
+        struct mixture m = mixture(2, 1, 64, 2048, 768, kinds[i].encoding);
+        m.bits = kinds[i].bits;
+        m.group = kinds[i].group;
+        m.is_crowded = m.is_for_gpu = true;
+        m.has_bias = i % 2;
+        try_mixture(&m, &state);
+    }
 }
 
 static void a_rank_computes_its_columns(void **unused)
@@ -509,6 +610,9 @@ int main(void)
         cmocka_unit_test(routing_survives_values_that_are_no_numbers),
         cmocka_unit_test(experts_of_every_encoding_and_shape_agree),
         cmocka_unit_test(clamped_experts_with_biases_and_rows_in_turn_agree),
+        cmocka_unit_test(any_number_of_rows_and_chosen_experts_is_right),
+        cmocka_unit_test(experts_of_every_kind_of_levels_agree),
+        cmocka_unit_test(a_gpu_takes_many_rows),
         cmocka_unit_test(a_rank_computes_its_columns),
         cmocka_unit_test(one_expert_may_have_all_rows_of_several_passes),
         cmocka_unit_test(stacks_that_make_no_sense_are_refused),

@@ -29,6 +29,8 @@
     X(linear_few_f16_8)                                                                            \
     X(moe_inner)                                                                                   \
     X(moe_outer)                                                                                   \
+    X(expert_sort)                                                                                 \
+    X(expert_sum)                                                                                  \
     X(kv_store)                                                                                    \
     X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
@@ -57,15 +59,23 @@
     X(linear_flat_##form##_8x2)                                                                    \
     X(linear_flat_##form##_16)                                                                     \
     X(linear_many_##form##_64)                                                                     \
-    X(linear_many_##form##_128)
+    X(linear_many_##form##_128)                                                                    \
+    X(expert_flat_##form##_8)                                                                      \
+    X(expert_flat_##form##_8x2)                                                                    \
+    X(expert_flat_##form##_16)                                                                     \
+    X(expert_many_##form##_64)                                                                     \
+    X(expert_many_##form##_128)
 #define GPU_NATIVE_KERNELS(X)                                                                      \
     X(linear_inputs)                                                                               \
     X(rms_norm_inputs)                                                                             \
     X(silu_mul_inputs)                                                                             \
+    X(expert_inputs)                                                                               \
+    X(expert_inner_inputs)                                                                         \
     GPU_NATIVE_LINEARS(X, q4)                                                                      \
     GPU_NATIVE_LINEARS(X, q4s2)                                                                    \
     GPU_NATIVE_LINEARS(X, q4s2w)                                                                   \
     GPU_NATIVE_LINEARS(X, q4s4w)                                                                   \
+    GPU_NATIVE_LINEARS(X, e2m1)                                                                    \
     GPU_NATIVE_LINEARS(X, q8)                                                                      \
     GPU_NATIVE_LINEARS(X, q8s2)                                                                    \
     GPU_NATIVE_LINEARS(X, q8s2w)                                                                   \
@@ -100,6 +110,7 @@
     GPU_WIDE_LINEARS(X, q4s2)                                                                      \
     GPU_WIDE_LINEARS(X, q4s2w)                                                                     \
     GPU_WIDE_LINEARS(X, q4s4w)                                                                     \
+    GPU_WIDE_LINEARS(X, e2m1)                                                                      \
     GPU_WIDE_LINEARS(X, q8)                                                                        \
     GPU_WIDE_LINEARS(X, q8s2)                                                                      \
     GPU_WIDE_LINEARS(X, q8s2w)                                                                     \
@@ -136,9 +147,11 @@ struct gpu_rows {
     int32_t rows, cols, stride;
 };
 
-/* What the native linears read in place of their inputs: kernels/args.h, struct kd_inputs. */
+/* What the native linears read in place of their inputs: kernels/args.h, struct kd_inputs. Experts
+ * of tiles (gpu_experts.c) have all that they keep for one op in the same memory. */
 struct gpu_inputs {
     struct gpu_memory *memory; /* values, sums, factors */
+    size_t bytes;
     size_t values_bytes, sums_bytes, factors_bytes;
     struct gpu_rows of; /* whose they are, in the form; 0 rows: not known */
     struct kd_inputs form;

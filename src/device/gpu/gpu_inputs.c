@@ -4,6 +4,7 @@
  * rows until another op is queued: a linear writes to no rows that it reads, and one over other rows
  * has those prepared. */
 #include "device/gpu/gpu_inputs.h"
+#include "device/gpu/gpu_linear.h"
 
 #include "base/size.h"
 

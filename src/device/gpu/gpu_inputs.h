@@ -8,8 +8,4 @@
  * the form p. Otherwise the caller queues what writes it. */
 bool gpu_has_inputs(struct gpu_device *gpu, const struct tensor *x, const struct kd_inputs *p);
 
-/* gpu_linear.c: threads for rows of so many positions, four a thread; fewer where rows keep all
- * processors busy. */
-uint32_t gpu_input_threads(const struct gpu_device *gpu, uint32_t positions, int64_t n_rows);
-
 #endif

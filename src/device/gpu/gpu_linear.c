@@ -1,7 +1,7 @@
 /* Linear layers. Where the driver has the native kernels, parts that lie alike are one matrix of
  * tiles (gpu_tiles.h); all else is one dispatch of the shared kernel a part. */
 #include "device/gpu/gpu_inputs.h"
-#include "device/gpu/gpu_tiles.h"
+#include "device/gpu/gpu_linear.h"
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
@@ -78,23 +78,31 @@ static struct gpu_inputs input_sizes(const struct gpu_device *gpu, uint32_t n_ti
                                .factors_bytes = size_round_up(rows * sizeof(float), INPUT_ALIGN)};
 }
 
+enum status gpu_workspace_reserve(struct gpu_device *gpu, size_t bytes, struct error *error)
+{
+    struct gpu_inputs *in = &gpu->inputs;
+    if (bytes <= in->bytes)
+        return OK;
+    gpu_settle(gpu);
+    if (in->memory)
+        gpu->driver->free(gpu->gpu, in->memory);
+    in->memory = NULL;
+    in->bytes = 0;
+    enum status status = gpu->driver->alloc(gpu->gpu, bytes, &in->memory, error);
+    if (status == OK)
+        in->bytes = bytes;
+    return status;
+}
+
 /* Makes room for the inputs of any linear loaded so far. */
 static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int32_t max_rows,
                                   struct error *error)
 {
     struct gpu_inputs need = input_sizes(gpu, n_tiles, max_rows), *in = &gpu->inputs;
-    if (need.values_bytes <= in->values_bytes && need.sums_bytes <= in->sums_bytes &&
-        need.factors_bytes <= in->factors_bytes)
-        return OK;
-    gpu_settle(gpu);
     in->values_bytes = size_max(need.values_bytes, in->values_bytes);
     in->sums_bytes = size_max(need.sums_bytes, in->sums_bytes);
     in->factors_bytes = size_max(need.factors_bytes, in->factors_bytes);
-    if (in->memory)
-        gpu->driver->free(gpu->gpu, in->memory);
-    in->memory = NULL;
-    return gpu->driver->alloc(gpu->gpu, in->values_bytes + in->sums_bytes + in->factors_bytes,
-                              &in->memory, error);
+    return gpu_workspace_reserve(gpu, in->values_bytes + in->sums_bytes + in->factors_bytes, error);
 }
 
 static enum status load_unit(struct gpu_device *gpu, struct linear *linear, struct unit *unit,
@@ -167,8 +175,8 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
         if (has_tiles) {
             struct gpu_inputs in = input_sizes(gpu, tiles.n_tiles, max_rows);
             bytes.own += tiles.bytes;
-            bytes.workspace = size_max(bytes.workspace,
-                                       in.values_bytes + in.sums_bytes + in.factors_bytes);
+            bytes.workspace =
+                size_max(bytes.workspace, in.values_bytes + in.sums_bytes + in.factors_bytes);
         } else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
             bytes.own += shape.matrix_bytes;
         i += n;
@@ -248,48 +256,34 @@ static uint32_t stage_bytes(enum gpu_tile_form form, uint32_t outputs, uint32_t 
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[form];
     uint32_t codes = outputs * KD_TILE_COLS * info->bits / 8;
-    uint32_t levels = outputs * info->spans * (info->is_wide ? 8 : 4);
+    uint32_t levels = outputs * info->spans * info->level_bytes;
     return codes + levels + rows * (KD_TILE_COLS * 2 + info->spans * 4);
 }
-
-/* Which kernel, for how many outputs and rows a threadgroup. */
-struct choice {
-    enum gpu_kernel_name kernel;
-    uint32_t outputs, rows, n_threads, shared_bytes;
-};
 
 /* Few threadgroups: more simdgroups of each share the columns, so that a processor is full. Two
  * tiles a simdgroup save loads of inputs, at the price of registers: for codes with wide levels, of
  * which more cannot be on their way otherwise, and for many outputs of narrow ones. */
-static struct choice choose_flat(const struct gpu_device *gpu, const struct unit *unit,
-                                 const enum gpu_kernel_name *names, uint32_t columns)
+struct gpu_tile_choice gpu_choose_flat(const struct gpu_device *gpu, enum gpu_tile_form form,
+                                       const enum gpu_kernel_name names[N_GPU_TILE_KERNELS],
+                                       int64_t n_tiles, uint32_t columns)
 {
-    const struct gpu_tile_info *info = &gpu_tile_infos[unit->tiles.form];
-    uint32_t n_tiles = (uint32_t)ceil_div(unit->tiles.rows, KD_TILE_ROWS),
-             n = gpu->info.n_processors;
+    const struct gpu_tile_info *info = &gpu_tile_infos[form];
+    int64_t n = gpu->info.n_processors;
     if (columns > 8)
-        return (struct choice){names[2], KD_TILE_ROWS, FLAT_COLUMNS / gpu->n_terms,
-                               n_tiles <= n       ? 512
-                               : n_tiles <= 2 * n ? 256
-                                                  : 128,
-                               0};
+        return (struct gpu_tile_choice){names[GPU_FLAT_16], KD_TILE_ROWS,
+                                        FLAT_COLUMNS / gpu->n_terms,
+                                        n_tiles <= n       ? 512
+                                        : n_tiles <= 2 * n ? 256
+                                                           : 128,
+                                        0};
     uint32_t rows = 8 / gpu->n_terms;
-    if (info->is_wide || info->spans == 2) {
-        bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
-        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows,
-                               n_tiles <= 2 * n ? 512
-                               : is_one_wave    ? 128
-                                                : 256,
-                               0};
-    }
-    if (info->bits == 4 && n_tiles > 8 * n)
-        return (struct choice){names[1], 2 * KD_TILE_ROWS, rows, 128, 0};
     bool is_one_wave = n_tiles > 4 * n && n_tiles <= 8 * n;
-    return (struct choice){names[0], KD_TILE_ROWS, rows,
-                           n_tiles <= 2 * n ? 512
-                           : is_one_wave    ? 128
-                                            : 256,
-                           0};
+    uint32_t n_threads = n_tiles <= 2 * n ? 512 : is_one_wave ? 128 : 256;
+    if (info->level_bytes == 8 || info->spans == 2)
+        return (struct gpu_tile_choice){names[GPU_FLAT_8X2], 2 * KD_TILE_ROWS, rows, n_threads, 0};
+    if (info->bits == 4 && n_tiles > 8 * n)
+        return (struct gpu_tile_choice){names[GPU_FLAT_8X2], 2 * KD_TILE_ROWS, rows, 128, 0};
+    return (struct gpu_tile_choice){names[GPU_FLAT_8], KD_TILE_ROWS, rows, n_threads, 0};
 }
 
 /* linear_wide for so many outputs and rows a threadgroup, its warpgroups along the columns, and how
@@ -315,13 +309,13 @@ static int64_t wide_cycles(const struct wide *w, const struct unit *unit, int64_
     return rounds * (most > least ? most : least);
 }
 
-static struct choice choose_wide(const struct gpu_device *gpu, const struct unit *unit,
+static struct gpu_tile_choice choose_wide(const struct gpu_device *gpu, const struct unit *unit,
                                  int32_t n_rows)
 {
     static const struct wide shapes[] = {
         {64, 64, 4, 512, 1}, {256, 64, 1, 512, 1}, {128, 128, 1, 256, 2}, {256, 128, 1, 256, 1}};
     static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][4] = {
-#define WIDE_KERNELS(name, bits, spans, is_wide)                                                   \
+#define WIDE_KERNELS(name, bits, spans, level_bytes)                                               \
     {GPU_KERNEL_linear_wide_##name##_64, GPU_KERNEL_linear_wide_##name##_64x4,                     \
      GPU_KERNEL_linear_wide_##name##_128, GPU_KERNEL_linear_wide_##name##_128x2},
         GPU_TILE_FORMS(WIDE_KERNELS)
@@ -337,39 +331,56 @@ static struct choice choose_wide(const struct gpu_device *gpu, const struct unit
         }
     }
     const struct wide *w = &shapes[best];
-    return (struct choice){kernels[unit->tiles.form][best], w->outputs, w->rows, w->n_threads,
+    return (struct gpu_tile_choice){kernels[unit->tiles.form][best], w->outputs, w->rows, w->n_threads,
                            KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 +
                                KD_WIDE_REST_BYTES};
 }
 
-static struct choice choose(const struct gpu_device *gpu, const struct unit *unit, int32_t n_rows)
+struct gpu_tile_choice gpu_choose_many(enum gpu_tile_form form,
+                                       const enum gpu_kernel_name names[N_GPU_TILE_KERNELS],
+                                       uint32_t rows)
 {
-    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][5] = {
-#define TILE_KERNELS(name, bits, spans, is_wide)                                                   \
+    uint32_t outputs = rows == 64 ? 64 : 256;
+    return (struct gpu_tile_choice){names[rows == 64 ? GPU_MANY_64 : GPU_MANY_128], outputs, rows,
+                                    KD_MANY_THREADS,
+                                    KD_MANY_STAGES * stage_bytes(form, outputs, rows)};
+}
+
+/* A large tile takes 17 / 3 times as long as a small one among as many as a processor holds. */
+bool gpu_large_is_faster(const struct gpu_device *gpu, int64_t n_small, int64_t n_large)
+{
+    int64_t n = gpu->info.n_processors;
+    return 3 * n_small > 17 * n * ceil_div(n_large, n);
+}
+
+static struct gpu_tile_choice choose(const struct gpu_device *gpu, const struct unit *unit,
+                                     int32_t n_rows)
+{
+    static const enum gpu_kernel_name kernels[N_GPU_TILE_FORMS][N_GPU_TILE_KERNELS] = {
+#define TILE_KERNELS(name, bits, spans, level_bytes)                                               \
     {GPU_KERNEL_linear_flat_##name##_8, GPU_KERNEL_linear_flat_##name##_8x2,                       \
      GPU_KERNEL_linear_flat_##name##_16, GPU_KERNEL_linear_many_##name##_64,                       \
      GPU_KERNEL_linear_many_##name##_128},
         GPU_TILE_FORMS(TILE_KERNELS)
 #undef TILE_KERNELS
     };
-    const enum gpu_kernel_name *names = kernels[unit->tiles.form];
+    enum gpu_tile_form form = unit->tiles.form;
+    const enum gpu_kernel_name *names = kernels[form];
     uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
     if (is_wide(gpu, n_rows))
         return choose_wide(gpu, unit, n_rows);
-    uint32_t small_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 64, 64);
-    uint32_t large_bytes = KD_MANY_STAGES * stage_bytes(unit->tiles.form, 256, 128);
-    int64_t n = gpu->info.n_processors;
+    struct gpu_tile_choice small = gpu_choose_many(form, names, 64);
+    struct gpu_tile_choice large = gpu_choose_many(form, names, 128);
     /* The weights again for each 16 rows, while that takes less than the steps of one tile of many:
      * measured on an H200, 2026-11-30, like what follows. */
-    bool is_few = columns <= FLAT_COLUMNS || ceil_div(columns, FLAT_COLUMNS) * outputs <= 150 * n;
-    if (is_few || small_bytes > gpu->info.max_shared_bytes)
-        return choose_flat(gpu, unit, names, columns);
-    /* A large tile takes 17 / 3 times as long as a small one among as many as a processor holds. */
-    int64_t n_small = ceil_div(outputs, 64) * ceil_div(n_rows, 64);
-    int64_t n_large = ceil_div(outputs, 256) * ceil_div(n_rows, 128);
-    if (large_bytes <= gpu->info.max_shared_bytes && 3 * n_small > 17 * n * ceil_div(n_large, n))
-        return (struct choice){names[4], 256, 128, KD_MANY_THREADS, large_bytes};
-    return (struct choice){names[3], 64, 64, KD_MANY_THREADS, small_bytes};
+    bool is_few = columns <= FLAT_COLUMNS || ceil_div(columns, FLAT_COLUMNS) * outputs <=
+                                                 150 * (int64_t)gpu->info.n_processors;
+    if (is_few || small.shared_bytes > gpu->info.max_shared_bytes)
+        return gpu_choose_flat(gpu, form, names, ceil_div(outputs, KD_TILE_ROWS), columns);
+    bool is_large = large.shared_bytes <= gpu->info.max_shared_bytes &&
+                    gpu_large_is_faster(gpu, ceil_div(outputs, 64) * ceil_div(n_rows, 64),
+                                        ceil_div(outputs, 256) * ceil_div(n_rows, 128));
+    return is_large ? large : small;
 }
 
 static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n_rows,
@@ -393,7 +404,7 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
                          .n_terms = gpu->n_terms,
                          .term_stride = term_stride(n_rows),
                          .out_stride = (uint32_t)out->stride};
-    struct choice c = choose(gpu, unit, n_rows);
+    struct gpu_tile_choice c = choose(gpu, unit, n_rows);
     int64_t along_outputs = ceil_div(tiles->rows, c.outputs), along_rows = ceil_div(n_rows, c.rows);
     bool is_flat = c.shared_bytes == 0;
     gpu_dispatch(gpu, c.kernel, buffers, 7, &p, sizeof p,

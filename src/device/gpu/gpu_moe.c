@@ -1,5 +1,8 @@
-/* Mixture of experts: the experts of a layer lie one behind another, a dispatch makes what they
- * hold inside, a second one their outputs. */
+/* Mixture of experts: as tiles where native kernels take them (gpu_experts.h). Else the experts of
+ * a layer lie one behind another, a dispatch makes what they hold inside, a second one their
+ * outputs.
+ */
+#include "device/gpu/gpu_experts.h"
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
@@ -9,6 +12,8 @@
 
 struct experts {
     int32_t n_experts, top_k, hidden, inner, max_rows;
+    bool has_tiles;
+    struct gpu_experts tiles;
     struct gpu_weight gate, up, down;
     struct gpu_memory *act; /* f32 [max_rows * top_k][inner] */
 };
@@ -41,8 +46,9 @@ static size_t act_bytes(int32_t max_rows, int32_t top_k, int64_t inner)
     return (size_t)max_rows * (size_t)top_k * (size_t)inner * sizeof(float);
 }
 
-static enum status load(struct gpu_device *gpu, struct experts *e,
-                        const struct expert_slices *slices, struct error *error)
+/* As the shared kernels read them. */
+static enum status load_plain(struct gpu_device *gpu, struct experts *e,
+                              const struct expert_slices *slices, struct error *error)
 {
     size_t stride = sizeof *slices;
     enum status status = gpu_weight_load(gpu, &e->gate, &slices->gate, stride, e->n_experts, error);
@@ -55,31 +61,62 @@ static enum status load(struct gpu_device *gpu, struct experts *e,
     return gpu->driver->alloc(gpu->gpu, act_bytes(e->max_rows, e->top_k, e->inner), &e->act, error);
 }
 
-static enum status load_slices(struct gpu_device *gpu, const struct expert_slices *slices,
-                               int32_t n_experts, int32_t top_k, int32_t max_rows,
-                               struct experts **out, struct error *error)
+/* Such a stack is written matrix by matrix, so all experts are open at once; the first one is. */
+static enum status open_all(struct gpu_device *gpu, struct experts *e,
+                            const struct expert_source *source, const struct expert_slices *first,
+                            struct error *error)
 {
-    enum status status = check_shape(slices, error);
-    if (status != OK)
-        return status;
-    struct experts *e = calloc(1, sizeof *e);
-    if (!e)
-        return error_memory(error, sizeof *e);
-    e->n_experts = n_experts;
-    e->top_k = top_k;
-    e->hidden = (int32_t)slices->gate.cols;
-    e->inner = (int32_t)slices->gate.rows;
-    e->max_rows = max_rows;
-    status = load(gpu, e, slices, error);
-    if (status != OK) {
-        gpu_experts_free(&gpu->device, e);
-        return status;
+    struct expert_slices *slices = calloc((size_t)e->n_experts, sizeof *slices);
+    if (!slices)
+        return error_memory(error, (size_t)e->n_experts * sizeof *slices);
+    slices[0] = *first;
+    enum status status = OK;
+    int32_t n_open = 1;
+    while (status == OK && n_open < e->n_experts) {
+        status = source->open(source->context, n_open, &slices[n_open], error);
+        n_open += status == OK;
     }
-    *out = e;
-    return OK;
+    if (status == OK)
+        status = load_plain(gpu, e, slices, error);
+    for (int32_t i = 1; i < n_open; i++)
+        source->close(source->context, i, &slices[i]);
+    free(slices);
+    return status;
 }
 
-/* A stack is written matrix by matrix, so all experts are open at once. */
+/* One after another, behind the first one, which is open. */
+static enum status open_in_turn(struct gpu_device *gpu, struct experts *e,
+                                const struct expert_source *source,
+                                const struct expert_slices *first, struct error *error)
+{
+    enum status status = gpu_experts_alloc(gpu, &e->tiles, e->top_k, e->max_rows, error);
+    if (status == OK)
+        status = gpu_experts_write(gpu, &e->tiles, 0, first, error);
+    for (int32_t i = 1; i < e->n_experts && status == OK; i++) {
+        struct expert_slices slices;
+        status = source->open(source->context, i, &slices, error);
+        if (status != OK)
+            return status;
+        status = gpu_experts_write(gpu, &e->tiles, i, &slices, error);
+        source->close(source->context, i, &slices);
+    }
+    return status;
+}
+
+static enum status load(struct gpu_device *gpu, struct experts *e,
+                        const struct expert_source *source, const struct expert_slices *first,
+                        struct error *error)
+{
+    enum status status = check_shape(first, error);
+    if (status != OK)
+        return status;
+    e->hidden = (int32_t)first->gate.cols;
+    e->inner = (int32_t)first->gate.rows;
+    e->has_tiles = gpu_experts_describe(gpu, first, e->n_experts, e->top_k, &e->tiles);
+    return e->has_tiles ? open_in_turn(gpu, e, source, first, error)
+                        : open_all(gpu, e, source, first, error);
+}
+
 enum status gpu_experts_load(struct device *device, const struct expert_source *source,
                              int32_t n_experts, int32_t top_k, int32_t max_rows,
                              struct experts **out, struct error *error)
@@ -88,20 +125,24 @@ enum status gpu_experts_load(struct device *device, const struct expert_source *
     enum status status = check_counts(n_experts, top_k, error);
     if (status != OK)
         return status;
-    struct expert_slices *slices = calloc((size_t)n_experts, sizeof *slices);
-    if (!slices)
-        return error_memory(error, (size_t)n_experts * sizeof *slices);
-    int32_t n_open = 0;
-    while (status == OK && n_open < n_experts) {
-        status = source->open(source->context, n_open, &slices[n_open], error);
-        n_open += status == OK;
+    struct experts *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_memory(error, sizeof *e);
+    e->n_experts = n_experts;
+    e->top_k = top_k;
+    e->max_rows = max_rows;
+    struct expert_slices first;
+    status = source->open(source->context, 0, &first, error);
+    if (status == OK) {
+        status = load(gpu_device_of(device), e, source, &first, error);
+        source->close(source->context, 0, &first);
     }
-    if (status == OK)
-        status = load_slices(gpu_device_of(device), slices, n_experts, top_k, max_rows, out, error);
-    for (int32_t e = 0; e < n_open; e++)
-        source->close(source->context, e, &slices[e]);
-    free(slices);
-    return status;
+    if (status != OK) {
+        gpu_experts_free(device, e);
+        return status;
+    }
+    *out = e;
+    return OK;
 }
 
 void gpu_experts_free(struct device *device, struct experts *e)
@@ -112,6 +153,7 @@ void gpu_experts_free(struct device *device, struct experts *e)
     gpu_weight_done(gpu, &e->gate);
     gpu_weight_done(gpu, &e->up);
     gpu_weight_done(gpu, &e->down);
+    gpu_experts_done(gpu, &e->tiles);
     if (e->act)
         gpu->driver->free(gpu->gpu, e->act);
     free(e);
@@ -120,7 +162,9 @@ void gpu_experts_free(struct device *device, struct experts *e)
 struct device_bytes gpu_experts_bytes(struct device *device, const struct expert_slices *slices,
                                       int32_t n_experts, int32_t top_k, int32_t max_rows)
 {
-    (void)device;
+    struct gpu_experts tiles;
+    if (gpu_experts_describe(gpu_device_of(device), slices, n_experts, top_k, &tiles))
+        return gpu_experts_tile_bytes(&tiles, top_k, max_rows);
     struct device_bytes bytes = {.own = act_bytes(max_rows, top_k, slices->gate.rows)};
     for (int32_t i = 0; i < n_experts; i++) {
         const struct weight_slice *parts[] = {&slices[i].gate, &slices[i].up, &slices[i].down};
@@ -136,6 +180,8 @@ struct device_bytes gpu_experts_bytes(struct device *device, const struct expert
 size_t gpu_expert_size(const struct experts *e, int32_t *inner)
 {
     *inner = e->inner;
+    if (e->has_tiles)
+        return e->tiles.gate_up.bytes + e->tiles.down.bytes;
     return e->gate.shape.matrix_bytes + e->up.shape.matrix_bytes + e->down.shape.matrix_bytes;
 }
 
@@ -167,6 +213,10 @@ void gpu_moe_ffn(struct device *device, const struct moe_ffn_args *args)
     const struct experts *e = args->stack;
     assert(args->x.rows <= e->max_rows && args->experts.cols <= e->top_k);
     assert(args->x.cols == e->hidden && args->out.cols == e->hidden);
+    if (e->has_tiles) {
+        gpu_experts_run(gpu, &e->tiles, args);
+        return;
+    }
     run_inner(gpu, args);
     struct gpu_range buffers[] = {{e->down.memory, 0},        {e->act, 0},
                                   gpu_tensor(&args->experts), gpu_tensor(&args->weights),

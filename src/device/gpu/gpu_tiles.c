@@ -4,6 +4,8 @@
  *
  *     4 bits    1 word: rows g (halves 0, 1) and g + 8, 4 bytes each; j lies in bits 4 n, n of
  *               j = 0 .. 7: 0, 4, 2, 6, 1, 5, 3, 7
+ *     e2m1      the same 4 bytes; of j = 2 n + h, 16 h is added to: the sign is bit 15, 12, 14 or
+ *               13, the magnitude 3 bits from 9, 6, 3 or 0 on
  *     8 bits    2 words, one a half: rows g and g + 8, 8 bytes each; byte n of them has j of
  *               n = 0 .. 7: 0, 4, 1, 5, 2, 6, 3, 7
  *     16 bits   4 words, two a half: j = 0, 1 of rows g and g + 8, then 2, 3; 4, 5 and 6, 7
@@ -22,7 +24,7 @@
 
 enum { ROWS = KD_TILE_ROWS, COLS = KD_TILE_COLS, LANES = 32, WORD = 16, SECTION_ALIGN = 256 };
 
-#define TILE_INFO(name, bits, spans, is_wide) {bits, spans, is_wide},
+#define TILE_INFO(name, bits, spans, level_bytes) {bits, spans, level_bytes},
 const struct gpu_tile_info gpu_tile_infos[N_GPU_TILE_FORMS] = {GPU_TILE_FORMS(TILE_INFO)};
 #undef TILE_INFO
 
@@ -37,6 +39,13 @@ static bool has_narrow_levels(const struct weight *w)
     const struct weight_levels *l = &w->levels;
     return w->encoding == WEIGHT_AFFINE && (l->type == LEVEL_F16 || l->type == LEVEL_BF16) &&
            l->factor == 1.0f && (l->biases || l->is_made || is_power_of_two(l->offset));
+}
+
+/* Whether they are floats of 4 bits with powers of two as scales, which are exact in bf16. */
+static bool has_power_levels(const struct weight *w)
+{
+    return w->encoding == WEIGHT_MXFP4 ||
+           (w->encoding == WEIGHT_E2M1 && w->levels.type == LEVEL_E8M0 && w->levels.factor == 1.0f);
 }
 
 /* Form and levels of one slice. */
@@ -61,6 +70,11 @@ static bool describe_slice(const struct weight_slice *slice, struct gpu_tile_sha
         ;
     /* The codes of E2M1 are doubled values plus 16. */
     bool is_byte = info.bits > 4 || w->encoding == WEIGHT_E2M1;
+    if (group == 32 && has_power_levels(w)) {
+        out->form = GPU_TILE_e2m1;
+        out->is_bf16 = true;
+        return true;
+    }
     bool is_narrow = has_narrow_levels(w);
     out->is_bf16 = is_narrow && w->levels.type == LEVEL_BF16;
     if (group == 16)
@@ -88,7 +102,7 @@ static size_t codes_bytes(const struct gpu_tile_shape *shape)
 static size_t levels_bytes(const struct gpu_tile_shape *shape)
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[shape->form];
-    return (size_t)n_levels(shape) * info->spans * ROWS * 2 * (info->is_wide ? 4 : 2);
+    return (size_t)n_levels(shape) * info->spans * ROWS * info->level_bytes;
 }
 
 static size_t add_section(struct gpu_tile_shape *out, size_t bytes)
@@ -173,12 +187,25 @@ static void half_of(const uint16_t *tile, uint32_t t, uint32_t half, uint32_t sp
         out[j] = tile[gpu_tile_column(32 * half + 8 * t + j, spans)];
 }
 
-/* A lane's half of row g + 8 * low into its words. */
-static void pack_half(const uint16_t v[8], uint32_t bits, uint32_t half, uint32_t low, uint8_t *to)
+/* Value j of a word of floats; `code` is twice its value and 16, or 0 where there is none. */
+static uint32_t e2m1_bits(uint16_t code, uint32_t j)
 {
-    uint32_t word = 0;
+    static const uint8_t magnitudes[13] = {0, 1, 2, 3, 4, [6] = 5, [8] = 6, [12] = 7};
+    static const uint32_t signs[4] = {15, 12, 14, 13}, places[4] = {9, 6, 3, 0};
+    bool is_negative = code > 0 && code < 16;
+    uint32_t magnitude = code == 0 ? 0 : magnitudes[is_negative ? 16 - code : code - 16];
+    return ((uint32_t)is_negative << signs[j / 2] | magnitude << places[j / 2]) << (16 * (j % 2));
+}
+
+/* A lane's half of row g + 8 * low into its words. */
+static void pack_half(const uint16_t v[8], enum gpu_tile_form form, uint32_t half, uint32_t low,
+                      uint8_t *to)
+{
+    uint32_t word = 0, bits = gpu_tile_infos[form].bits;
     for (uint32_t j = 0; j < 8; j++)
-        if (bits == 4)
+        if (form == GPU_TILE_e2m1)
+            word |= e2m1_bits(v[j], j);
+        else if (bits == 4)
             word |= (uint32_t)v[j] << (4 * (j / 4 + j % 4 / 2 * 2 + 4 * (j % 2)));
         else if (bits == 8)
             to[half * LANES * WORD + 8 * low + j % 4 * 2 + j / 4] = (uint8_t)v[j];
@@ -201,23 +228,25 @@ static void pack_codes(const struct rows *rows, const struct gpu_tile_shape *sha
                                           (size_t)k * COLS;
                     uint16_t v[8];
                     half_of(row, lane % 4, half, info->spans, v);
-                    pack_half(v, info->bits, half, low, to + (size_t)lane * WORD);
+                    pack_half(v, shape->form, half, low, to + (size_t)lane * WORD);
                 }
 }
 
 static void put_level(const struct gpu_tile_shape *shape, float value, size_t i, uint8_t *to)
 {
     uint16_t half = shape->is_bf16 ? bf16_from_f32(value) : f16_from_f32(value);
-    if (gpu_tile_infos[shape->form].is_wide)
+    if (gpu_tile_infos[shape->form].level_bytes == 8)
         memcpy(to + 4 * i, &value, 4);
     else
         memcpy(to + 2 * i, &half, 2);
 }
 
-/* [level][span][g]: scale and bias of row g, then of row g + 8. */
+/* [level][span][g]: scale and bias of row g, then of row g + 8; of e2m1 the scales of its values.
+ */
 static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
 {
     uint32_t spans = gpu_tile_infos[shape->form].spans;
+    bool is_e2m1 = shape->form == GPU_TILE_e2m1;
     size_t i = 0;
     for (uint32_t l = 0; l < n_levels(shape); l++)
         for (uint32_t s = 0; s < spans; s++) {
@@ -226,8 +255,10 @@ static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *sh
                 for (uint32_t low = 0; low < 2; low++) {
                     size_t at = (size_t)(g + 8 * low) * rows->n_groups + group;
                     bool is_there = group < rows->n_groups;
-                    put_level(shape, is_there ? rows->scales[at] : 0, i++, to);
-                    put_level(shape, is_there ? rows->biases[at] : 0, i++, to);
+                    float scale = is_there ? rows->scales[at] : 0;
+                    put_level(shape, is_e2m1 ? 2 * scale : scale, i++, to);
+                    if (!is_e2m1)
+                        put_level(shape, is_there ? rows->biases[at] : 0, i++, to);
                 }
         }
 }

@@ -5,26 +5,27 @@
 
 #include "device/gpu/gpu_device.h"
 
-/* name, bits a code, groups a tile has levels for (0: floats), levels of f32 */
+/* name, bits a code, groups a tile has levels for (0: floats), bytes of a row's levels for a group:
+ * a scale and a bias of 2 or 4 bytes each, or a scale of 2. e2m1: floats of 4 bits. */
 #define GPU_TILE_FORMS(X)                                                                          \
-    X(q4, 4, 1, false)                                                                             \
-    X(q4s2, 4, 2, false)                                                                           \
-    X(q4s2w, 4, 2, true)                                                                           \
-    X(q4s4w, 4, 4, true)                                                                           \
-    X(q8, 8, 1, false)                                                                             \
-    X(q8s2, 8, 2, false)                                                                           \
-    X(q8s2w, 8, 2, true)                                                                           \
-    X(q8s4w, 8, 4, true)                                                                           \
-    X(f16, 16, 0, false)                                                                           \
-    X(bf16, 16, 0, false)
+    X(q4, 4, 1, 4)                                                                                 \
+    X(q4s2, 4, 2, 4)                                                                               \
+    X(q4s2w, 4, 2, 8)                                                                              \
+    X(q4s4w, 4, 4, 8)                                                                              \
+    X(e2m1, 4, 2, 2)                                                                               \
+    X(q8, 8, 1, 4)                                                                                 \
+    X(q8s2, 8, 2, 4)                                                                               \
+    X(q8s2w, 8, 2, 8)                                                                              \
+    X(q8s4w, 8, 4, 8)                                                                              \
+    X(f16, 16, 0, 0)                                                                               \
+    X(bf16, 16, 0, 0)
 
-#define GPU_TILE_ENUM(name, bits, spans, is_wide) GPU_TILE_##name,
+#define GPU_TILE_ENUM(name, bits, spans, level_bytes) GPU_TILE_##name,
 enum gpu_tile_form { GPU_TILE_FORMS(GPU_TILE_ENUM) N_GPU_TILE_FORMS };
 #undef GPU_TILE_ENUM
 
 struct gpu_tile_info {
-    uint32_t bits, spans;
-    bool is_wide;
+    uint32_t bits, spans, level_bytes;
 };
 
 extern const struct gpu_tile_info gpu_tile_infos[N_GPU_TILE_FORMS];

@@ -1,6 +1,7 @@
 // Native linears for few rows of input: the weights are read once, at the memory's pace, for up to
 // 16 rows of 16-bit values. A threadgroup has 16 RT outputs (x) for 8 NT such rows (y), of n_terms
-// terms each; its simdgroups take turns along the columns.
+// terms each; its simdgroups take turns along the columns. The same for experts: the rows are those
+// of a slot (y), the weights those of its expert (args.h, struct kd_expert_slot).
 #include "linear_tiles.h"
 
 // A lane's part of 64 positions of 8 rows, and the sums of its two columns.
@@ -30,7 +31,7 @@ NATIVE void multiply(float (&sum)[4], const tile_ahead<BITS, SPANS, IS_WIDE> &ti
 #pragma unroll
         for (int s = 0; s < (SPANS ? HALF_SPANS : 0); s++) {
             const int span = SPANS > 1 ? half * HALF_SPANS + s : 0;
-            const row_levels l = load_levels<IS_WIDE>(&tile.levels[span], is_bf16_level);
+            const row_levels l = load_levels<BITS, IS_WIDE>(&tile.levels[span], is_bf16_level);
             add_group<BITS>(sum, HALF_SPANS == 2 && s == 1 ? zero : a,
                             HALF_SPANS == 2 && s == 0 ? zero : b, l, in.sums[span]);
         }
@@ -40,16 +41,18 @@ NATIVE void multiply(float (&sum)[4], const tile_ahead<BITS, SPANS, IS_WIDE> &ti
     }
 }
 
-template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16, int RT, int NT>
+// Rows first .. end - 1 of the input, at most 8 NT / n_terms. HAS_WAITED: what earlier dispatches
+// wrote can be read; else the weights are on their way before that.
+template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16, int RT, int NT, bool HAS_WAITED>
 NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *values,
                  const float *sums, const float *factors, const float *bias, float *out,
-                 const kd_tiles &p)
+                 const kd_tiles &p, uint32_t first, uint32_t end)
 {
     typedef tile_ahead<BITS, SPANS, IS_WIDE> tile;
     enum {
         // Places along the columns that are on their way: what registers allow.
         FEW = RT == 2 && SPANS == 4 ? 1 : 2,
-        AHEAD = RT == 1 && BITS == 4 && !IS_WIDE ? 5 - SPANS : FEW,
+        AHEAD = RT == 1 && BITS / 4 == 1 && !IS_WIDE ? 5 - SPANS : FEW,
         TILE_WORDS = BITS / 4 * 32,
         LEVEL_BYTES = SPANS * 8 * tile::LEVEL_BYTES
     };
@@ -65,7 +68,8 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
 #pragma unroll
     for (int i = 0; i < RT * NT * 4; i++)
         (&sum[0][0][0])[i] = 0.0f;
-    native_let_next_start();
+    if (!HAS_WAITED)
+        native_let_next_start();
     tile ahead[AHEAD][RT];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
@@ -77,9 +81,10 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
                                  level + (r * n_levels + (k >> p.level_shift)) * LEVEL_BYTES);
         codes += n_warps * TILE_WORDS;
     }
-    native_wait_for_previous();
+    if (!HAS_WAITED)
+        native_wait_for_previous();
     // Columns are the rows of term 0, then those of term 1.
-    const uint32_t per_term = NT * 8 / p.n_terms, first = blockIdx.y * per_term;
+    const uint32_t per_term = NT * 8 / p.n_terms;
     const uint4 *x[NT];
     const float *column_sums[NT];
     bool is_there[NT];
@@ -87,7 +92,7 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
     for (int n = 0; n < NT; n++) {
         const uint32_t term = (n * 8 + g) / per_term, row = first + (n * 8 + g) % per_term;
         const uint32_t c = n * 8 + 2 * t, stride = p.n_terms * p.term_stride;
-        is_there[n] = row < p.n_rows;
+        is_there[n] = row < end;
         x[n] = (const uint4 *)values +
                ((size_t)(term * p.term_stride + row) * p.n_tiles + warp) * 8 + t;
         column_sums[n] = sums + (size_t)warp * SPANS * stride + c / per_term * p.term_stride +
@@ -142,7 +147,7 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
         const uint32_t l = i & 31, e = i >> 5, r = e / (NT * 4);
         const uint32_t column = (e >> 2) % NT * 8 + (l & 3) * 2 + (e & 1), m = first + column;
         const uint32_t row = (blockIdx.x * RT + r) * KD_TILE_ROWS + (e >> 1 & 1) * 8 + (l >> 2);
-        if (column >= per_term || m >= p.n_rows || row >= p.rows)
+        if (column >= per_term || m >= end || row >= p.rows)
             continue;
         float total = 0.0f;
         for (uint32_t w = 0; w < n_warps; w++) {
@@ -155,28 +160,47 @@ NATIVE void flat(const uint8_t *tiles, const uint8_t *levels, const uint16_t *va
 }
 
 #define FLAT(name, bits, spans, is_wide, is_bf16, rt, nt, n_threads, n_groups)                     \
-    KD_WAITS(name)                                                                                 \
+    KD_WAITS(linear_flat_##name)                                                                   \
     extern "C" __global__ void __launch_bounds__(n_threads, n_groups)                              \
-        name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,    \
-             const float *factors, const float *bias, float *out,                                  \
-             const __grid_constant__ kd_tiles p)                                                   \
+        linear_flat_##name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,         \
+                           const float *sums, const float *factors, const float *bias, float *out, \
+                           const __grid_constant__ kd_tiles p)                                     \
     {                                                                                              \
-        flat<bits, spans, is_wide, is_bf16, rt, nt>(tiles, levels, x, sums, factors, bias, out,    \
-                                                    p);                                            \
+        flat<bits, spans, is_wide, is_bf16, rt, nt, false>(tiles, levels, x, sums, factors, bias,  \
+                                                           out, p,                                 \
+                                                           blockIdx.y * (nt * 8 / p.n_terms),      \
+                                                           p.n_rows);                              \
+    }                                                                                              \
+    KD_WAITS(expert_flat_##name)                                                                   \
+    extern "C" __global__ void __launch_bounds__(n_threads, n_groups)                              \
+        expert_flat_##name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,         \
+                           const float *sums, const float *factors, const float *bias, float *out, \
+                           const kd_expert_slot *slots, const __grid_constant__ kd_expert_tiles p) \
+    {                                                                                              \
+        native_let_next_start();                                                                   \
+        native_wait_for_previous();                                                                \
+        const kd_expert_slot slot = slots[blockIdx.y];                                             \
+        if (slot.n_places == 0)                                                                    \
+            return;                                                                                \
+        const size_t at = slot.expert * p.matrix_bytes;                                            \
+        flat<bits, spans, is_wide, is_bf16, rt, nt, true>(                                         \
+            tiles + at, levels + at, x, sums, factors, expert_bias(bias, at), out, p.tiles,        \
+            slot.first, slot.first + slot.n_places);                                               \
     }
 // Registers follow from how many threadgroups a processor is to hold.
 #define FLAT_8_16(form, bits, spans, is_wide, is_bf16)                                             \
-    FLAT(linear_flat_##form##_8, bits, spans, is_wide, is_bf16, 1, 1, 512, spans == 4 ? 1 : 2)     \
-    FLAT(linear_flat_##form##_16, bits, spans, is_wide, is_bf16, 1, 2, 512, 1)
+    FLAT(form##_8, bits, spans, is_wide, is_bf16, 1, 1, 512, spans == 4 ? 1 : 2)                   \
+    FLAT(form##_16, bits, spans, is_wide, is_bf16, 1, 2, 512, 1)
 #define FLAT_ALL(form, bits, spans, is_wide, is_bf16)                                              \
     FLAT_8_16(form, bits, spans, is_wide, is_bf16)                                                 \
-    FLAT(linear_flat_##form##_8x2, bits, spans, is_wide, is_bf16, 2, 1, 512, 1)
+    FLAT(form##_8x2, bits, spans, is_wide, is_bf16, 2, 1, 512, 1)
 
 FLAT_8_16(q4, 4, 1, false, false)
-FLAT(linear_flat_q4_8x2, 4, 1, false, false, 2, 1, 128, 6)
+FLAT(q4_8x2, 4, 1, false, false, 2, 1, 128, 6)
 FLAT_ALL(q4s2, 4, 2, false, false)
 FLAT_ALL(q4s2w, 4, 2, true, false)
 FLAT_ALL(q4s4w, 4, 4, true, false)
+FLAT_ALL(e2m1, TILE_E2M1, 2, false, false)
 FLAT_ALL(q8, 8, 1, false, false)
 FLAT_ALL(q8s2, 8, 2, false, false)
 FLAT_ALL(q8s2w, 8, 2, true, false)

@@ -1,6 +1,6 @@
 // What native linears read in place of their inputs (args.h, struct kd_inputs), alone or together
-// with the norm or activation whose output these are. A threadgroup a row; a thread has positions
-// four by four.
+// with the norm or activation whose output these are, and what native experts do (struct
+// kd_expert_inputs). A threadgroup a row; a thread has positions four by four.
 #include "native.h"
 
 // What gate.h takes from the dialect.
@@ -93,6 +93,35 @@ struct silu_row {
             if (c < cols)
                 *(float4 *)(out + c) = v[i];
         }
+    }
+};
+
+// What an expert has inside, from its gate and up. Columns are whole quads, on 16 bytes.
+struct gated_row {
+    enum { AT_ONCE = KD_KEPT_QUADS };
+    const float *gate, *up;
+    uint32_t cols, activation;
+    float alpha, limit;
+
+    NATIVE float of(float g, float u) const
+    {
+        return kd_activate(activation, g, u, alpha, limit);
+    }
+
+    NATIVE void load(float4 (&v)[AT_ONCE], uint32_t first, const kd_inputs &p) const
+    {
+        float4 u[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const uint32_t c = column_at(first + 4 * i * blockDim.x, p);
+            v[i] = c < cols ? *(const float4 *)(gate + c) : no_quad();
+            u[i] = c < cols ? *(const float4 *)(up + c) : no_quad();
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (column_at(first + 4 * i * blockDim.x, p) < cols)
+                v[i] = make_float4(of(v[i].x, u[i].x), of(v[i].y, u[i].y), of(v[i].z, u[i].z),
+                                   of(v[i].w, u[i].w));
     }
 };
 
@@ -246,6 +275,13 @@ NATIVE void write(const row &r, uint2 *values, float *sums, float *factors, uint
         write_row<false>(r, to, p, factors + to_row, parts);
 }
 
+NATIVE plain_row row_of(const float *x, const int32_t *order, uint32_t row, const kd_inputs &p)
+{
+    const bool is_aligned = !p.has_order && p.cols % 4 == 0 && p.x_stride % 4 == 0 &&
+                            (size_t)x % sizeof(float4) == 0;
+    return {x + (size_t)row * p.x_stride, p.has_order ? order : nullptr, p.cols, is_aligned};
+}
+
 KD_WAITS(linear_inputs)
 extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     linear_inputs(const float *x, const int32_t *order, uint2 *values, float *sums, float *factors,
@@ -254,11 +290,35 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     __shared__ float parts[KD_INPUT_THREADS / 32];
     native_let_next_start();
     native_wait_for_previous();
-    const bool is_aligned = !p.has_order && p.cols % 4 == 0 && p.x_stride % 4 == 0 &&
-                            (size_t)x % sizeof(float4) == 0;
-    const plain_row r = {x + (size_t)blockIdx.x * p.x_stride, p.has_order ? order : nullptr, p.cols,
-                         is_aligned};
-    write(r, values, sums, factors, blockIdx.x, p, parts);
+    write(row_of(x, order, blockIdx.x, p), values, sums, factors, blockIdx.x, p, parts);
+}
+
+// A threadgroup for each expert that a row has chosen: the row, at its place there.
+KD_WAITS(expert_inputs)
+extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
+    expert_inputs(const float *x, const int32_t *places, uint2 *values, float *sums, float *factors,
+                  const __grid_constant__ kd_expert_inputs p)
+{
+    __shared__ float parts[KD_INPUT_THREADS / 32];
+    native_let_next_start();
+    native_wait_for_previous();
+    write(row_of(x, nullptr, blockIdx.x / p.n_chosen, p.inputs), values, sums, factors,
+          (uint32_t)places[blockIdx.x], p.inputs, parts);
+}
+
+// Likewise, what the expert has inside for it.
+KD_WAITS(expert_inner_inputs)
+extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
+    expert_inner_inputs(const float *gate_up, const int32_t *places, uint2 *values, float *sums,
+                        float *factors, const __grid_constant__ kd_expert_inputs p)
+{
+    __shared__ float parts[KD_INPUT_THREADS / 32];
+    native_let_next_start();
+    native_wait_for_previous();
+    const uint32_t place = (uint32_t)places[blockIdx.x];
+    const float *gate = gate_up + (size_t)place * p.inputs.x_stride;
+    const gated_row r = {gate, gate + p.inputs.cols, p.inputs.cols, p.activation, p.alpha, p.limit};
+    write(r, values, sums, factors, place, p.inputs, parts);
 }
 
 KD_WAITS(silu_mul_inputs)

@@ -1,7 +1,9 @@
 // Native linears for many rows of input: tiles of outputs and of rows go through the threadgroup's
 // memory in a ring of asynchronous copies, weights as they lie in the GPU's memory. A threadgroup
 // of 8 simdgroups has 64 RT outputs (y) for 16 NT rows (x); a simdgroup 16 RT for 8 NT. The second
-// term of the inputs, if there is one, is so many more columns, with the same weights.
+// term of the inputs, if there is one, is so many more columns, with the same weights. The same for
+// experts: the rows are those of a slot (y), the weights those of its expert (args.h, struct
+// kd_expert_slot), the outputs x.
 #include "linear_tiles.h"
 
 enum {
@@ -15,7 +17,7 @@ template <int BITS, int SPANS, bool IS_WIDE, int RT, int NT> struct stage {
         ROW_TILES = MANY_ROW_SIMDS * RT,
         COLUMNS = 2 * 8 * NT,
         CODE_BYTES = BITS / 4 * 512, // a tile's
-        ROW_LEVEL_BYTES = IS_WIDE ? 16 : 8,
+        ROW_LEVEL_BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8,
         LEVEL_BYTES = SPANS * 8 * ROW_LEVEL_BYTES,
         VALUES = ROW_TILES * CODE_BYTES,
         LEVELS = VALUES + COLUMNS * TILE_ROW_BYTES,
@@ -42,15 +44,15 @@ template <class at, int SPANS> struct copier {
     uint32_t value_at, n_levels;
 
     NATIVE void open(const uint8_t *tiles, const uint8_t *all_levels, const uint16_t *x,
-                     const float *all_sums, const kd_tiles &p)
+                     const float *all_sums, const kd_tiles &p, uint32_t first_tile,
+                     uint32_t first_row)
     {
-        const uint32_t i = threadIdx.x, first_tile = blockIdx.y * at::ROW_TILES;
+        const uint32_t i = threadIdx.x;
         const uint32_t tile = i / (at::CODE_BYTES / 16), row = i / 8;
         codes = tiles + (size_t)(first_tile + tile) * p.n_tiles * at::CODE_BYTES +
                 i % (at::CODE_BYTES / 16) * 16;
         codes_step = (size_t)CODE_TILES * p.n_tiles * at::CODE_BYTES;
-        values = x + (size_t)(blockIdx.x * at::COLUMNS + row) * p.n_tiles * KD_TILE_COLS +
-                 i % 8 * 8;
+        values = x + (size_t)(first_row + row) * p.n_tiles * KD_TILE_COLS + i % 8 * 8;
         values_step = (size_t)VALUE_ROWS * p.n_tiles * KD_TILE_COLS;
         term_step = (size_t)p.term_stride * p.n_tiles * KD_TILE_COLS;
         value_at = at::VALUES + row * TILE_ROW_BYTES + (i % 8 ^ (row & 1) << 2) * 16;
@@ -61,8 +63,8 @@ template <class at, int SPANS> struct copier {
         levels = all_levels + (size_t)(first_tile + i / pieces) * n_levels * at::LEVEL_BYTES +
                  i % pieces * 16;
         const uint32_t quads = at::COLUMNS / 4;
-        sums = all_sums + (size_t)(i / quads) * p.n_terms * p.term_stride +
-               blockIdx.x * at::COLUMNS + i % quads * 4;
+        sums = all_sums + (size_t)(i / quads) * p.n_terms * p.term_stride + first_row +
+               i % quads * 4;
     }
 
     // Starts the copies of place k, of a term, into the stage at `to`.
@@ -120,7 +122,7 @@ NATIVE void multiply_stage(float (&sum)[RT][NT][4], const uint8_t *from, uint32_
             }
 #pragma unroll
             for (int s = 0; s < (SPANS ? HALF_SPANS : 0); s++)
-                levels[r][s] = load_levels<IS_WIDE>(
+                levels[r][s] = load_levels<BITS, IS_WIDE>(
                     from + at::LEVELS + (row_tile + r) * at::LEVEL_BYTES +
                         ((part * HALF_SPANS + s) * 8 + g) * at::ROW_LEVEL_BYTES,
                     is_bf16_level);
@@ -159,9 +161,12 @@ NATIVE void multiply_stage(float (&sum)[RT][NT][4], const uint8_t *from, uint32_
     }
 }
 
-template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16, int RT, int NT>
+// Tiles of outputs from first_tile and rows from first_row on, those before `end`; HAS_WAITED: what
+// earlier dispatches wrote can be read.
+template <int BITS, int SPANS, bool IS_WIDE, bool IS_BF16, int RT, int NT, bool HAS_WAITED>
 NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,
-                 const float *factors, const float *bias, float *out, const kd_tiles &p)
+                 const float *factors, const float *bias, float *out, const kd_tiles &p,
+                 uint32_t first_tile, uint32_t first_row, uint32_t end)
 {
     typedef stage<BITS, SPANS, IS_WIDE, RT, NT> at;
     extern __shared__ __align__(128) uint8_t stages[];
@@ -173,9 +178,11 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
 #pragma unroll
     for (int i = 0; i < RT * NT * 4; i++)
         (&sum[0][0][0])[i] = 0.0f;
-    copies.open(tiles, levels, x, sums, p);
-    native_let_next_start();
-    native_wait_for_previous();
+    copies.open(tiles, levels, x, sums, p, first_tile, first_row);
+    if (!HAS_WAITED) {
+        native_let_next_start();
+        native_wait_for_previous();
+    }
     // Of the step to be copied next: the place along the columns, the term, the stage.
     uint32_t k = 0, term = 0, to = 0, from = 0;
     for (uint32_t step = 0; step < n_steps + KD_MANY_STAGES - 1; step++) {
@@ -203,8 +210,8 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t m = blockIdx.x * at::COLUMNS + column + n * 8 + (lane & 3) * 2 + i;
-            if (m >= p.n_rows)
+            const uint32_t m = first_row + column + n * 8 + (lane & 3) * 2 + i;
+            if (m >= end)
                 continue;
             const float factor = factors[m];
             float *to_row = out + (size_t)m * p.out_stride;
@@ -212,9 +219,8 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
             for (int r = 0; r < RT; r++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const uint32_t row =
-                        (blockIdx.y * at::ROW_TILES + row_tile + r) * KD_TILE_ROWS + (lane >> 2) +
-                        8 * e;
+                    const uint32_t row = (first_tile + row_tile + r) * KD_TILE_ROWS + (lane >> 2) +
+                                         8 * e;
                     if (row < p.rows)
                         to_row[row] = fmaf(sum[r][n][2 * e + i], factor, bias ? bias[row] : 0.0f);
                 }
@@ -222,24 +228,42 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
 }
 
 #define MANY(name, bits, spans, is_wide, is_bf16, rt, nt, n_groups)                                \
-    KD_WAITS(name)                                                                                 \
+    KD_WAITS(linear_many_##name)                                                                   \
     extern "C" __global__ void __launch_bounds__(KD_MANY_THREADS, n_groups)                        \
-        name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x, const float *sums,    \
-             const float *factors, const float *bias, float *out,                                  \
-             const __grid_constant__ kd_tiles p)                                                   \
+        linear_many_##name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,         \
+                           const float *sums, const float *factors, const float *bias, float *out, \
+                           const __grid_constant__ kd_tiles p)                                     \
     {                                                                                              \
-        many<bits, spans, is_wide, is_bf16, rt, nt>(tiles, levels, x, sums, factors, bias, out,    \
-                                                    p);                                            \
+        many<bits, spans, is_wide, is_bf16, rt, nt, false>(                                        \
+            tiles, levels, x, sums, factors, bias, out, p, blockIdx.y * (MANY_ROW_SIMDS * rt),     \
+            blockIdx.x * (16 * nt), p.n_rows);                                                     \
+    }                                                                                              \
+    KD_WAITS(expert_many_##name)                                                                   \
+    extern "C" __global__ void __launch_bounds__(KD_MANY_THREADS, n_groups)                        \
+        expert_many_##name(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,         \
+                           const float *sums, const float *factors, const float *bias, float *out, \
+                           const kd_expert_slot *slots, const __grid_constant__ kd_expert_tiles p) \
+    {                                                                                              \
+        native_let_next_start();                                                                   \
+        native_wait_for_previous();                                                                \
+        const kd_expert_slot slot = slots[blockIdx.y];                                             \
+        if (slot.n_places == 0)                                                                    \
+            return;                                                                                \
+        const size_t at = slot.expert * p.matrix_bytes;                                            \
+        many<bits, spans, is_wide, is_bf16, rt, nt, true>(                                         \
+            tiles + at, levels + at, x, sums, factors, expert_bias(bias, at), out, p.tiles,        \
+            blockIdx.x * (MANY_ROW_SIMDS * rt), slot.first, slot.first + slot.n_places);           \
     }
 // Of 64 outputs and 64 rows, several on a processor, and of 256 and 128, one.
 #define MANY_BOTH(form, bits, spans, is_wide, is_bf16)                                             \
-    MANY(linear_many_##form##_64, bits, spans, is_wide, is_bf16, 1, 4, 3)                          \
-    MANY(linear_many_##form##_128, bits, spans, is_wide, is_bf16, 4, 8, 1)
+    MANY(form##_64, bits, spans, is_wide, is_bf16, 1, 4, 3)                          \
+    MANY(form##_128, bits, spans, is_wide, is_bf16, 4, 8, 1)
 
 MANY_BOTH(q4, 4, 1, false, false)
 MANY_BOTH(q4s2, 4, 2, false, false)
 MANY_BOTH(q4s2w, 4, 2, true, false)
 MANY_BOTH(q4s4w, 4, 4, true, false)
+MANY_BOTH(e2m1, TILE_E2M1, 2, false, false)
 MANY_BOTH(q8, 8, 1, false, false)
 MANY_BOTH(q8s2, 8, 2, false, false)
 MANY_BOTH(q8s2w, 8, 2, true, false)

@@ -4,11 +4,15 @@
 //
 // Codes are multiplied as they are: an integer of up to 8 bits in the low bits of an f16 is the
 // subnormal code * 2^-24, exactly. So no code is ever converted, and scale and bias are applied in
-// f32 to the sum of a group: scale * sum(code x) + bias * sum(x).
+// f32 to the sum of a group: scale * sum(code x) + bias * sum(x). Floats of 4 bits (E2M1) have the
+// bits of an f16 that is the value * 2^-14, and no bias.
 #ifndef CSGL_KERNELS_CUDA_LINEAR_TILES_H
 #define CSGL_KERNELS_CUDA_LINEAR_TILES_H
 
 #include "native.h"
+
+// In the place of a number of bits: the floats of 4 bits, of which a word has as many.
+enum { TILE_E2M1 = 5 };
 
 // Scales and biases of rows g and g + 8.
 struct row_levels {
@@ -41,6 +45,14 @@ NATIVE void fragment(uint32_t (&a)[4], const tile_codes<BITS> &codes, int half, 
         a[1] = w8 & mask;
         a[2] = w >> 8 & mask;
         a[3] = w8 >> 8 & mask;
+    } else if (BITS == TILE_E2M1) { // sign and magnitude where an f16 has them, after a shift
+        const uint32_t w = half ? codes.words[0].y : codes.words[0].x;
+        const uint32_t w8 = half ? codes.words[0].w : codes.words[0].z;
+        const uint32_t sign = 0x80008000u, magnitude = 0x0E000E00u;
+        a[0] = is_b ? (w << 1 & sign) | (w << 6 & magnitude) : w & (sign | magnitude);
+        a[1] = is_b ? (w8 << 1 & sign) | (w8 << 6 & magnitude) : w8 & (sign | magnitude);
+        a[2] = is_b ? (w << 2 & sign) | (w << 9 & magnitude) : w << 3 & (sign | magnitude);
+        a[3] = is_b ? (w8 << 2 & sign) | (w8 << 9 & magnitude) : w8 << 3 & (sign | magnitude);
     } else if (BITS == 8) {
         const uint4 w = codes.words[half];
         const int shift = is_b ? 8 : 0;
@@ -57,11 +69,15 @@ NATIVE void fragment(uint32_t (&a)[4], const tile_codes<BITS> &codes, int half, 
     }
 }
 
-// IS_WIDE: levels of f32, else of f16 or bf16.
-template <bool IS_WIDE> NATIVE row_levels load_levels(const void *from, bool is_bf16)
+// IS_WIDE: levels of f32, else of f16 or bf16. Those of E2M1 are scales of bf16, times what makes
+// their products those of codes.
+template <int BITS, bool IS_WIDE> NATIVE row_levels load_levels(const void *from, bool is_bf16)
 {
     row_levels l;
-    if (IS_WIDE) {
+    if (BITS == TILE_E2M1) {
+        const float2 a = native_unpack<true>(*(const uint32_t *)from);
+        l = {a.x * 0x1p-10f, 0.0f, a.y * 0x1p-10f, 0.0f};
+    } else if (IS_WIDE) {
         const float4 v = *(const float4 *)from;
         l = {v.x, v.y, v.z, v.w};
     } else {
@@ -75,7 +91,7 @@ template <bool IS_WIDE> NATIVE row_levels load_levels(const void *from, bool is_
 
 // A tile on its way from memory.
 template <int BITS, int SPANS, bool IS_WIDE> struct tile_ahead {
-    enum { LEVEL_BYTES = IS_WIDE ? 16 : 8 };
+    enum { LEVEL_BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8 };
     tile_codes<BITS> codes;
     uint4 levels[SPANS ? SPANS : 1];
 
@@ -84,7 +100,9 @@ template <int BITS, int SPANS, bool IS_WIDE> struct tile_ahead {
         load_codes(codes, from);
 #pragma unroll
         for (int s = 0; s < SPANS; s++)
-            if (IS_WIDE)
+            if (BITS == TILE_E2M1)
+                levels[s].x = __ldg((const uint32_t *)(level + s * 8 * LEVEL_BYTES));
+            else if (IS_WIDE)
                 levels[s] = __ldg((const uint4 *)(level + s * 8 * LEVEL_BYTES));
             else
                 *(uint2 *)&levels[s] = __ldg((const uint2 *)(level + s * 8 * LEVEL_BYTES));
@@ -100,10 +118,22 @@ NATIVE void add_group(float (&sum)[4], const float *a, const float *b,
 #pragma unroll
     for (int i = 0; i < 4; i++)
         t[i] = BITS == 4 ? fmaf(b[i], 0.0625f, a[i]) : a[i] + b[i];
-    sum[0] = fmaf(l.scale, t[0], fmaf(l.bias, inputs.x, sum[0]));
-    sum[1] = fmaf(l.scale, t[1], fmaf(l.bias, inputs.y, sum[1]));
-    sum[2] = fmaf(l.scale8, t[2], fmaf(l.bias8, inputs.x, sum[2]));
-    sum[3] = fmaf(l.scale8, t[3], fmaf(l.bias8, inputs.y, sum[3]));
+    if (BITS != TILE_E2M1) {
+        sum[0] = fmaf(l.bias, inputs.x, sum[0]);
+        sum[1] = fmaf(l.bias, inputs.y, sum[1]);
+        sum[2] = fmaf(l.bias8, inputs.x, sum[2]);
+        sum[3] = fmaf(l.bias8, inputs.y, sum[3]);
+    }
+    sum[0] = fmaf(l.scale, t[0], sum[0]);
+    sum[1] = fmaf(l.scale, t[1], sum[1]);
+    sum[2] = fmaf(l.scale8, t[2], sum[2]);
+    sum[3] = fmaf(l.scale8, t[3], sum[3]);
+}
+
+// The biases of an expert's outputs, `bytes` behind those of the first one; NULL: none.
+NATIVE const float *expert_bias(const float *bias, size_t bytes)
+{
+    return bias ? (const float *)((const uint8_t *)bias + bytes) : nullptr;
 }
 
 #endif

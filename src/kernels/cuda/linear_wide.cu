@@ -233,6 +233,16 @@ NATIVE uint32_t sixteenth(uint32_t pair)
     return value;
 }
 
+// E2M1 as f16 times 2^-14 -> scale * value.
+NATIVE uint32_t value_pair(uint32_t values, uint32_t scale)
+{
+    uint32_t value;
+    asm("{.reg .b32 t; mul.rn.f16x2 t,%1,%3; mul.rn.f16x2 %0,t,%2;}"
+        : "=r"(value)
+        : "r"(values), "r"(scale), "r"(0x74007400u));
+    return value;
+}
+
 // A simdgroup's tile as the unit's first operand, for each 16 columns.
 template <int BITS, int SPANS, bool IS_WIDE>
 NATIVE void make_values(uint32_t (&a)[SLICES][4], const tile_ahead<BITS, SPANS, IS_WIDE> &tile,
@@ -245,8 +255,17 @@ NATIVE void make_values(uint32_t (&a)[SLICES][4], const tile_ahead<BITS, SPANS, 
         if (SPANS == 0)
             continue;
         if (s * SPANS % SLICES == 0)
-            l = pair_levels(load_levels<IS_WIDE>(&tile.levels[s * SPANS / SLICES], is_bf16_level),
-                            factor, factor8);
+            l = pair_levels(
+                load_levels<BITS, IS_WIDE>(&tile.levels[s * SPANS / SLICES], is_bf16_level),
+                BITS == TILE_E2M1 ? factor * 0x1p10f : factor,
+                BITS == TILE_E2M1 ? factor8 * 0x1p10f : factor8);
+        if (BITS == TILE_E2M1) {
+            a[s][0] = value_pair(a[s][0], l.scale);
+            a[s][1] = value_pair(a[s][1], l.scale8);
+            a[s][2] = value_pair(a[s][2], l.scale);
+            a[s][3] = value_pair(a[s][3], l.scale8);
+            continue;
+        }
         const bool is_high = BITS == 4 && s % 2 == 1;
         const uint32_t scale = is_high ? sixteenth(l.scale) : l.scale;
         const uint32_t scale8 = is_high ? sixteenth(l.scale8) : l.scale8;
@@ -299,7 +318,7 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
         TILE_WORDS = BITS / 4 * 32,
         LEVEL_BYTES = SPANS * 8 * tile::LEVEL_BYTES,
         // Steps whose weights are on their way: what registers allow, and more for a few rows.
-        WEIGHTS_AHEAD = (KS > 1 ? 2 : 1) * (BITS == 4 && SPANS == 1 ? 2 : 1),
+        WEIGHTS_AHEAD = (KS > 1 ? 2 : 1) * (BITS / 4 == 1 && SPANS == 1 ? 2 : 1),
         UNROLLED = WEIGHTS_AHEAD > 2 ? WEIGHTS_AHEAD : 2
     };
     extern __shared__ __align__(16) uint8_t memory[];
@@ -417,6 +436,7 @@ WIDE_ALL(q4, 4, 1, false, false)
 WIDE_ALL(q4s2, 4, 2, false, false)
 WIDE_ALL(q4s2w, 4, 2, true, false)
 WIDE_ALL(q4s4w, 4, 4, true, false)
+WIDE_ALL(e2m1, TILE_E2M1, 2, false, false)
 WIDE_ALL(q8, 8, 1, false, false)
 WIDE_ALL(q8s2, 8, 2, false, false)
 WIDE_ALL(q8s2w, 8, 2, true, false)

@@ -8,12 +8,14 @@
 #include <assert.h>
 #include <string.h>
 
-enum { FEW_COLUMNS = 16, MAX_NATIVE_DIM = 256 };
+enum { FEW_COLUMNS = 16, MAX_NATIVE_DIM = 256, SCALE_BYTES = 2 };
 
 static size_t page_bytes(const struct kv_layout *layout)
 {
-    return 2 * (size_t)layout->page_size * (size_t)layout->n_heads * (size_t)layout->head_dim *
-           dtype_bytes(layout->dtype);
+    size_t n = 2 * (size_t)layout->page_size * (size_t)layout->n_heads; /* vectors */
+    if (layout->dtype == DTYPE_I8)
+        return size_round_up(n * ((size_t)layout->head_dim + SCALE_BYTES), KD_PAGE_UNIT);
+    return n * (size_t)layout->head_dim * dtype_bytes(layout->dtype);
 }
 
 size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout)
@@ -115,9 +117,12 @@ void gpu_kv_store(struct device *device, const struct kv_store_args *args)
     struct kd_kv_store p = {.pages = shape_of(layout),
                             .k_stride = (uint32_t)args->k.stride,
                             .v_stride = (uint32_t)args->v.stride,
-                            .slots_stride = (uint32_t)args->slots.stride};
-    gpu_run(gpu_device_of(device), GPU_KERNEL_kv_store, buffers, 4, &p, sizeof p,
-            (struct gpu_groups){args->k.rows, layout->n_heads, 1}, KD_SIMD_WIDTH);
+                            .slots_stride = (uint32_t)args->slots.stride,
+                            .n_rows = (uint32_t)args->k.rows};
+    bool has_codes = layout->dtype == DTYPE_I8;
+    gpu_run(gpu_device_of(device), has_codes ? GPU_KERNEL_kv_store_i8 : GPU_KERNEL_kv_store,
+            buffers, 4, &p, sizeof p,
+            (struct gpu_groups){args->k.rows, layout->n_heads, has_codes ? 2 : 1}, KD_SIMD_WIDTH);
 }
 
 void gpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args)

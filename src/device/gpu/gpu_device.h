@@ -30,6 +30,7 @@
     X(moe_inner)                                                                                   \
     X(moe_outer)                                                                                   \
     X(kv_store)                                                                                    \
+    X(kv_store_i8)                                                                                 \
     X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
     X(attention_split_64_1)                                                                        \
@@ -41,6 +42,15 @@
     X(attention_split_256_1)                                                                       \
     X(attention_split_256_2)                                                                       \
     X(attention_split_256_4)                                                                       \
+    X(attention_split_i8_64_1)                                                                     \
+    X(attention_split_i8_64_2)                                                                     \
+    X(attention_split_i8_64_4)                                                                     \
+    X(attention_split_i8_128_1)                                                                    \
+    X(attention_split_i8_128_2)                                                                    \
+    X(attention_split_i8_128_4)                                                                    \
+    X(attention_split_i8_256_1)                                                                    \
+    X(attention_split_i8_256_2)                                                                    \
+    X(attention_split_i8_256_4)                                                                    \
     X(attention_merge)                                                                             \
     X(conv1d_update)                                                                               \
     X(conv1d_commit)                                                                               \

@@ -84,18 +84,26 @@
     X(paged_attention_few_64_f16_16)                                                               \
     X(paged_attention_few_64_bf16_8)                                                               \
     X(paged_attention_few_64_bf16_16)                                                              \
+    X(paged_attention_few_64_i8_8)                                                                 \
+    X(paged_attention_few_64_i8_16)                                                                \
     X(paged_attention_few_128_f16_8)                                                               \
     X(paged_attention_few_128_f16_16)                                                              \
     X(paged_attention_few_128_bf16_8)                                                              \
     X(paged_attention_few_128_bf16_16)                                                             \
+    X(paged_attention_few_128_i8_8)                                                                \
+    X(paged_attention_few_128_i8_16)                                                               \
     X(paged_attention_few_256_f16_8)                                                               \
     X(paged_attention_few_256_bf16_8)                                                              \
+    X(paged_attention_few_256_i8_8)                                                                \
     X(paged_attention_many_64_f16)                                                                 \
     X(paged_attention_many_64_bf16)                                                                \
+    X(paged_attention_many_64_i8)                                                                  \
     X(paged_attention_many_128_f16)                                                                \
     X(paged_attention_many_128_bf16)                                                               \
+    X(paged_attention_many_128_i8)                                                                 \
     X(paged_attention_many_256_f16)                                                                \
-    X(paged_attention_many_256_bf16)
+    X(paged_attention_many_256_bf16)                                                               \
+    X(paged_attention_many_256_i8)
 
 /* Those that are there where the driver has_matrices. */
 #define GPU_MATRIX_KERNELS(X)                                                                      \

@@ -93,7 +93,7 @@ struct sampling_options sampling_options_default(void);
          "auto|bf16|f16|f32|int8|int4",                                                                      \
          0,                                                                                        \
          0,                                                                                        \
-         "type of cached keys and values; auto: bf16"},                                            \
+         "type of cached keys and values; int4: CPU only; auto: bf16"},                                            \
         {"--quantization",                                                                         \
          NULL,                                                                                     \
          OPTION_STRING,                                                                            \

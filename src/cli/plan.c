@@ -276,7 +276,7 @@ int command_plan(int argc, char **argv)
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
         {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
-         0, "type of cached keys and values; auto: bf16"},
+         0, "type of cached keys and values; int4: CPU only; auto: bf16"},
         {"--memory-ratio", NULL, OPTION_NUMBER, &p.options.memory_ratio, "SHARE", 0.01, 1,
          "share of the available memory to use"},
         {"--kv-cache-gb", NULL, OPTION_NUMBER, &p.options.kv_cache_gb, "GIB", 0, 1 << 20,

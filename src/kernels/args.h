@@ -16,8 +16,8 @@ enum {
     KD_MAX_HEAD_UNITS = KD_MAX_HEAD_DIM / KD_ROW_THREADS /* of a thread: rope.metal */
 };
 
-/* In the order of enum dtype and of the float encodings of enum weight_encoding. */
-enum kd_dtype { KD_F32, KD_F16, KD_BF16 };
+/* In the order of enum dtype and, its floats, of enum weight_encoding. */
+enum kd_dtype { KD_F32, KD_F16, KD_BF16, KD_I8 = 4 /* in pages alone */ };
 
 struct kd_no_args {
     uint32_t unused;
@@ -242,14 +242,18 @@ struct kd_moe_outer {
     uint32_t has_shared, has_shared_gate;
 };
 
-/* A page holds K and then V, each [n_heads][page_size][head_dim] of `dtype`. */
+/* A page holds K and then V, each [n_heads][page_size][head_dim] of `dtype`. Where these are codes
+ * (I8) their scales follow, bf16 [n_heads][page_size][K, V], and the page ends at a multiple of
+ * KD_PAGE_UNIT bytes; what codes mean is said in device/cpu/attention_codes.h. */
+enum { KD_PAGE_UNIT = 16, KD_PIECE = 16 /* tokens that predict each other's K, at most */ };
+
 struct kd_pages {
     uint32_t page_size, n_heads, head_dim, dtype;
 };
 
 struct kd_kv_store {
     struct kd_pages pages;
-    uint32_t k_stride, v_stride, slots_stride;
+    uint32_t k_stride, v_stride, slots_stride, n_rows;
 };
 
 struct kd_copy_page {

@@ -6,9 +6,11 @@
 // places (z). LPT = dim / 8 lanes share a place, 8 dims each; a simdgroup takes U places of each of
 // its 32 / LPT groups of lanes at once. Its U * G partial scores are summed and dealt out over the
 // lanes together, so that a lane computes one exponential. Sums are rescaled only when a score is
-// more than 2^8 times as large as all before it.
+// more than 2^8 times as large as all before it. The kernels of codes (i8) turn the query, scale
+// scores by K's scales and shares by V's, and turn the sums back before simdgroups meet.
 #include "kd.h"
 
+#include "codes.h"
 #include "load.h"
 #include "pages.h"
 
@@ -40,6 +42,17 @@ KD_INLINE void load_eight(device const uchar *from, ulong at, uint dtype, thread
     kd_two_halves(words.w, dtype == KD_F16, to + 6);
 }
 
+// The same of codes.
+KD_INLINE void load_eight_codes(device const uchar *from, ulong at, thread float *to)
+{
+    const uint2 words = ((device const uint2 *)from)[at / 8];
+    KD_UNROLL for (uint i = 0; i < 4; i++)
+    {
+        to[i] = kd_code(words.x, i);
+        to[4 + i] = kd_code(words.y, i);
+    }
+}
+
 // Sums each of s[N] over LPT lanes; lane `sub` of them gets that of s[sub % N], in s[0].
 template <uint LPT, uint N> KD_INLINE void deal_sums(thread float *s, uint sub)
 {
@@ -62,34 +75,71 @@ template <uint LPT, uint N> KD_INLINE void deal_sums(thread float *s, uint sub)
 template <uint G> struct split_state {
     float query[G * 8], sums[G * 8]; // of its 8 dims
     float largest, weight;           // of head lane % G
+    float shares; // codes: of the scores of the tokens before in the piece, of head lane % G
 };
 
+// A lane has the share of the place u SLOTS + slot of U SLOTS in the scores of those behind it in
+// its piece: returns what it gets itself, and keeps what goes to the places behind them.
 template <uint LPT, uint G, uint U>
+KD_INLINE float sum_shares(thread split_state<G> &a, float share, uint from, uint piece, uint lane)
+{
+    const uint SLOTS = KD_SIMD_WIDTH / LPT;
+    float before = from % piece == 0 ? 0.0f : a.shares, all = share;
+    a.shares = before;
+    KD_UNROLL for (uint step = 1; step < U * SLOTS; step *= 2)
+    {
+        const uint bit = step < SLOTS ? step * LPT : step / SLOTS * G; // of the lane's number
+        const float other = simd_shuffle_xor(all, bit);
+        if (step < piece) {
+            before += (lane & bit) != 0 ? other : 0.0f;
+            all += other;
+        }
+    }
+    a.shares += all;
+    return before;
+}
+
+template <uint LPT, uint G, uint U, bool HAS_CODES>
 KD_INLINE void take_places(thread split_state<G> &a, device const uchar *pages,
                            device const int *table, constant kd_attention_split &p, uint kv_head,
-                           uint from, uint stop, uint lane)
+                           uint from, uint first, uint stop, uint lane)
 {
     const uint N = U * G, SLOTS = KD_SIMD_WIDTH / LPT;
     const uint sub = lane % LPT, slot = lane / LPT, dtype = p.attention.pages.dtype;
-    float s[U * G], values[8];
+    float s[U * G], values[8], v_scales[U];
     ulong at[U];
     KD_UNROLL for (uint u = 0; u < U; u++)
     {
         const uint place = min(from + u * SLOTS + slot, stop - 1u);
         const ulong page = (ulong)table[place >> p.page_shift];
         const uint in_page = place & ((1u << p.page_shift) - 1u);
-        at[u] = kd_page_row(p.attention.pages, page, in_page, kv_head, 0) + sub * 8u;
-        load_eight(pages, at[u], dtype, values);
+        float k_scale = 1.0f;
+        if (HAS_CODES) {
+            at[u] = kd_code_row(p.attention.pages, page, in_page, kv_head, 0) + sub * 8u;
+            load_eight_codes(pages, at[u], values);
+            const uint both = ((
+                device const uint *)pages)[kd_scales_at(p.attention.pages, page, in_page, kv_head)];
+            k_scale = kd_k_scale(both);
+            v_scales[u] = kd_v_scale(both);
+        } else {
+            at[u] = kd_page_row(p.attention.pages, page, in_page, kv_head, 0) + sub * 8u;
+            load_eight(pages, at[u], dtype, values);
+        }
         KD_UNROLL for (uint g = 0; g < G; g++)
         {
             float score = 0.0f;
             KD_UNROLL for (uint i = 0; i < 8; i++) score =
                 fma(a.query[g * 8 + i], values[i], score);
-            s[u * G + g] = score;
+            s[u * G + g] = HAS_CODES ? score * k_scale : score;
         }
     }
     deal_sums<LPT, U * G>(s, sub);
-    const float score = from + sub % N / G * SLOTS + slot < stop ? s[0] : -INFINITY;
+    const uint place = from + sub % N / G * SLOTS + slot;
+    if (HAS_CODES) {
+        const uint piece = kd_piece(p.attention.pages.page_size);
+        s[0] += sum_shares<LPT, G, U>(a, kd_piece_share(place % piece) * s[0], from, piece, lane);
+    }
+    const float score = place >= first && place < stop ? s[0] : -INFINITY;
     if (simd_max(score - a.largest) > 8.0f) {
         float now = max(a.largest, score);
         KD_UNROLL for (uint w = G; w < KD_SIMD_WIDTH; w *= 2) now =
@@ -108,10 +158,15 @@ KD_INLINE void take_places(thread split_state<G> &a, device const uchar *pages,
     const ulong to_v = (ulong)p.attention.pages.n_heads * p.attention.pages.page_size * (LPT * 8u);
     KD_UNROLL for (uint u = 0; u < U; u++)
     {
-        load_eight(pages, at[u] + to_v, dtype, values);
+        if (HAS_CODES)
+            load_eight_codes(pages, at[u] + to_v, values);
+        else
+            load_eight(pages, at[u] + to_v, dtype, values);
         KD_UNROLL for (uint g = 0; g < G; g++)
         {
-            const float factor = simd_shuffle(share, slot * LPT + u * G + g);
+            float factor = simd_shuffle(share, slot * LPT + u * G + g);
+            if (HAS_CODES)
+                factor *= v_scales[u];
             KD_UNROLL for (uint i = 0; i < 8; i++) a.sums[g * 8 + i] =
                 fma(factor, values[i], a.sums[g * 8 + i]);
         }
@@ -119,7 +174,7 @@ KD_INLINE void take_places(thread split_state<G> &a, device const uchar *pages,
 }
 
 // Puts what the simdgroup has into the threadgroup's memory, [simd][G] and [simd][G][dim].
-template <uint LPT, uint G, uint U>
+template <uint LPT, uint G, uint U, bool HAS_CODES>
 KD_INLINE void give_sums(thread split_state<G> &a, threadgroup float *largest,
                          threadgroup float *weights, threadgroup float *sums, uint lane, uint simd)
 {
@@ -132,6 +187,9 @@ KD_INLINE void give_sums(thread split_state<G> &a, threadgroup float *largest,
         KD_UNROLL for (uint w = LPT; w < KD_SIMD_WIDTH; w *= 2) a.sums[i] +=
             simd_shuffle_xor(a.sums[i], w);
     }
+    if (HAS_CODES) {
+        KD_UNROLL for (uint g = 0; g < G; g++) kd_turn_eights<LPT>(a.sums + g * 8, lane % LPT);
+    }
     if (lane < G) {
         largest[simd * G + lane] = a.largest;
         weights[simd * G + lane] = a.weight;
@@ -142,7 +200,7 @@ KD_INLINE void give_sums(thread split_state<G> &a, threadgroup float *largest,
     }
 }
 
-template <uint LPT, uint G, uint U>
+template <uint LPT, uint G, uint U, bool HAS_CODES>
 KD_INLINE void attend(device const float *q, device const uchar *pages, device const int *q_start,
                       device const int *kv_len, device const int *page_table,
                       device const float *sinks, device float *out, device float *parts,
@@ -152,18 +210,21 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
                       uint lane, uint simd)
 {
     const uint dim = LPT * 8u, step = U * KD_SIMD_WIDTH / LPT;
+    const uint run = HAS_CODES ? (uint)KD_PIECE : step; // places that a simdgroup takes in a row
     const uint group = p.attention.n_q_heads / p.attention.pages.n_heads;
     const uint kv_head = y / p.n_chunks, chunk = y % p.n_chunks;
     const uint first_head = kv_head * group + chunk * G, n_heads = min(G, group - chunk * G);
     const kd_seen seen = kd_places_seen(p.attention, q_start, kv_len, row);
-    const uint all = seen.end - seen.first;
+    const uint first = HAS_CODES ? seen.first / KD_PIECE * KD_PIECE : seen.first;
+    const uint all = seen.end - first;
     uint n = (all + p.n_splits - 1) / p.n_splits;
-    n = (max(n, (uint)KD_MIN_SPLIT) + step - 1) / step * step;
-    const uint begin = seen.first + min(split * n, all), stop = min(begin + n, seen.end);
+    n = (max(n, (uint)KD_MIN_SPLIT) + run - 1) / run * run;
+    const uint begin = first + min(split * n, all), stop = min(begin + n, seen.end);
     device const int *table = page_table + (ulong)seen.sequence * p.attention.table_stride;
     split_state<G> a;
     a.largest = NOTHING;
     a.weight = 0.0f;
+    a.shares = 0.0f;
     KD_UNROLL for (uint g = 0; g < G; g++)
     {
         const ulong head = first_head + min(g, n_heads - 1u);
@@ -174,10 +235,14 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
             a.query[g * 8 + i] *= p.attention.scale * LOG2_E;
             a.sums[g * 8 + i] = 0.0f;
         }
+        if (HAS_CODES)
+            kd_turn_eights<LPT>(a.query + g * 8, lane % LPT);
     }
-    for (uint from = begin + simd * step; from < stop; from += KD_SPLIT_SIMDS * step)
-        take_places<LPT, G, U>(a, pages, table, p, kv_head, from, stop, lane);
-    give_sums<LPT, G, U>(a, largest, weights, sums, lane, simd);
+    for (uint from = begin + simd * run; from < stop; from += KD_SPLIT_SIMDS * run)
+        for (uint i = 0; i < run && from + i < stop; i += step)
+            take_places<LPT, G, U, HAS_CODES>(a, pages, table, p, kv_head, from + i, seen.first,
+                                              stop, lane);
+    give_sums<LPT, G, U, HAS_CODES>(a, largest, weights, sums, lane, simd);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = thread_index; i < n_heads * dim; i += KD_SPLIT_THREADS) {
         const uint g = i / dim, head = first_head + g;
@@ -206,7 +271,7 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
     }
 }
 
-#define ATTENTION_SPLIT(name, dim, g, u)                                                           \
+#define ATTENTION_SPLIT(name, dim, g, u, c)                                                        \
     KERNEL(name, CBUF(float, q, 0), CBUF(uchar, pages, 1), CBUF(int, q_start, 2),                  \
            CBUF(int, kv_len, 3), CBUF(int, page_table, 4), CBUF(float, sinks, 5),                  \
            BUF(float, out, 6), BUF(float, parts, 7), BUF(float, levels, 8),                        \
@@ -215,18 +280,28 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
         TG_ARRAY(float, largest, KD_SPLIT_SIMDS *g);                                               \
         TG_ARRAY(float, weights, KD_SPLIT_SIMDS *g);                                               \
         TG_ARRAY(float, sums, KD_SPLIT_SIMDS *g *dim);                                             \
-        attend<dim / 8, g, u>(q, pages, q_start, kv_len, page_table, sinks, out, parts, levels, p, \
-                              largest, weights, sums, TGID.x, TGID.y, TGID.z, TID, LANE, SGID);    \
+        attend<dim / 8, g, u, c>(q, pages, q_start, kv_len, page_table, sinks, out, parts, levels, \
+                                 p, largest, weights, sums, TGID.x, TGID.y, TGID.z, TID, LANE,     \
+                                 SGID);                                                            \
     }
-ATTENTION_SPLIT(attention_split_64_1, 64, 1, 2)
-ATTENTION_SPLIT(attention_split_64_2, 64, 2, 2)
-ATTENTION_SPLIT(attention_split_64_4, 64, 4, 2)
-ATTENTION_SPLIT(attention_split_128_1, 128, 1, 4)
-ATTENTION_SPLIT(attention_split_128_2, 128, 2, 4)
-ATTENTION_SPLIT(attention_split_128_4, 128, 4, 4)
-ATTENTION_SPLIT(attention_split_256_1, 256, 1, 4)
-ATTENTION_SPLIT(attention_split_256_2, 256, 2, 4)
-ATTENTION_SPLIT(attention_split_256_4, 256, 4, 4)
+ATTENTION_SPLIT(attention_split_64_1, 64, 1, 2, false)
+ATTENTION_SPLIT(attention_split_64_2, 64, 2, 2, false)
+ATTENTION_SPLIT(attention_split_64_4, 64, 4, 2, false)
+ATTENTION_SPLIT(attention_split_128_1, 128, 1, 4, false)
+ATTENTION_SPLIT(attention_split_128_2, 128, 2, 4, false)
+ATTENTION_SPLIT(attention_split_128_4, 128, 4, 4, false)
+ATTENTION_SPLIT(attention_split_256_1, 256, 1, 4, false)
+ATTENTION_SPLIT(attention_split_256_2, 256, 2, 4, false)
+ATTENTION_SPLIT(attention_split_256_4, 256, 4, 4, false)
+ATTENTION_SPLIT(attention_split_i8_64_1, 64, 1, 2, true)
+ATTENTION_SPLIT(attention_split_i8_64_2, 64, 2, 2, true)
+ATTENTION_SPLIT(attention_split_i8_64_4, 64, 4, 2, true)
+ATTENTION_SPLIT(attention_split_i8_128_1, 128, 1, 4, true)
+ATTENTION_SPLIT(attention_split_i8_128_2, 128, 2, 4, true)
+ATTENTION_SPLIT(attention_split_i8_128_4, 128, 4, 4, true)
+ATTENTION_SPLIT(attention_split_i8_256_1, 256, 1, 4, true)
+ATTENTION_SPLIT(attention_split_i8_256_2, 256, 2, 4, true)
+ATTENTION_SPLIT(attention_split_i8_256_4, 256, 4, 4, true)
 
 // Puts the parts of a row (x) and head (y) together.
 KERNEL(attention_merge, CBUF(float, parts, 0), CBUF(float, levels, 1), CBUF(float, sinks, 2),

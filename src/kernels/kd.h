@@ -10,6 +10,7 @@
 //   LANE, SGID               the thread's place in its simdgroup of 32, the simdgroup's number
 //   KD_INLINE, KD_UNROLL     a function of the dialect; before a loop of constant length
 //
+//   kd_product(a, b)         a b, rounded before something is added to it
 //   kd_exp, kd_log, kd_log1p, kd_sin, kd_cos   exact to a few units in the last place; exp2 need not
 //   be
 //

@@ -168,6 +168,7 @@ template <class T> KD_INLINE T clamp(T x, T low, T high)
 #define INFINITY __int_as_float(0x7F800000)
 #endif
 
+#define kd_product __fmul_rn
 #define kd_exp expf
 #define kd_log logf
 #define kd_log1p log1pf

@@ -21,6 +21,11 @@ using namespace metal;
 #define kd_log metal::precise::log
 #define kd_sin metal::precise::sin
 #define kd_cos metal::precise::cos
+KD_INLINE float kd_product(float a, float b)
+{
+#pragma clang fp contract(off)
+    return a * b;
+}
 KD_INLINE float kd_log1p(float x) // Kahan's, as Metal has none
 {
     const float u = 1.0f + x;

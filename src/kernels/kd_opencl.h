@@ -39,6 +39,7 @@ template <class To, class From> To as_type(From from)
 }
 #define float2(...) convert_float2(__VA_ARGS__)
 #define float4(...) convert_float4(__VA_ARGS__)
+#define kd_product(a, b) ((a) * (b))
 #define kd_exp exp
 #define kd_log log
 #define kd_log1p log1p

@@ -21,6 +21,15 @@ KD_INLINE void kd_two_halves(uint word, bool is_f16, thread float *to)
         is_f16 ? (float)as_type<half>((ushort)(word >> 16)) : as_type<float>(word & 0xFFFF0000u);
 }
 
+// The nearest bf16 value, of two the even one, as base/half.h has it.
+KD_INLINE float kd_bf16(float value)
+{
+    const uint bits = as_type<uint>(value);
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+        return as_type<float>((bits | 0x400000u) & 0xFFFF0000u);
+    return as_type<float>((bits + 0x7FFFu + (bits >> 16 & 1u)) & 0xFFFF0000u);
+}
+
 // Rounds to nearest even, as base/half.h does.
 KD_INLINE void kd_store(device uchar *to, ulong i, uint dtype, float value)
 {
@@ -28,15 +37,8 @@ KD_INLINE void kd_store(device uchar *to, ulong i, uint dtype, float value)
         ((device float *)to)[i] = value;
         return;
     }
-    const uint bits = as_type<uint>(value);
-    ushort rounded;
-    if (dtype == KD_F16)
-        rounded = as_type<ushort>((half)value);
-    else if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
-        rounded = (ushort)(bits >> 16 | 0x40u);
-    else
-        rounded = (ushort)((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
-    ((device ushort *)to)[i] = rounded;
+    ((device ushort *)to)[i] = dtype == KD_F16 ? as_type<ushort>((half)value)
+                                               : (ushort)(as_type<uint>(kd_bf16(value)) >> 16);
 }
 
 #endif

@@ -8,6 +8,22 @@ KD_INLINE ulong kd_page_row(constant kd_pages &p, ulong page, uint place, uint h
     return (((page * 2u + which) * p.n_heads + head) * p.page_size + place) * p.head_dim;
 }
 
+// The same in a page of codes, in bytes.
+KD_INLINE ulong kd_code_row(constant kd_pages &p, ulong page, uint place, uint head, uint which)
+{
+    const ulong bytes = 2ul * p.n_heads * p.page_size * (p.head_dim + 2u);
+    const ulong page_bytes = (bytes + KD_PAGE_UNIT - 1) / KD_PAGE_UNIT * KD_PAGE_UNIT;
+    return page * page_bytes +
+           (ulong)((which * p.n_heads + head) * p.page_size + place) * p.head_dim;
+}
+
+// Where the head's two scales of a slot lie in a page of codes, in words of 4 bytes: that of K is
+// the low half.
+KD_INLINE ulong kd_scales_at(constant kd_pages &p, ulong page, uint place, uint head)
+{
+    return kd_code_row(p, page, 0, 0, 2) / 4 + (head * p.page_size + place);
+}
+
 // The sequence that row `row` belongs to: q_start[i] <= row < q_start[i + 1].
 KD_INLINE uint kd_sequence_of(device const int *q_start, uint stride, uint n_sequences, uint row)
 {

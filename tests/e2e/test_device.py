@@ -25,15 +25,16 @@ def weights(request, tmp_path_factory):
     return ("--random-weights", folder, "--quantization", request.param)
 
 
-def generate(csgl, weights, device):
-    result = csgl("generate", *weights, "--device", device, "--activations", "float", "--kv-cache-dtype", "f32",
+def generate(csgl, weights, device, cache):
+    result = csgl("generate", *weights, "--device", device, "--activations", "float", "--kv-cache-dtype", cache,
                   "--temperature", "0", "--max-tokens", "12", "--json", "--logprobs", "2", "the way of a request")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
 
-def test_tokens_and_logprobs_are_the_cpus(csgl, weights):
-    expected, got = generate(csgl, weights, "cpu"), generate(csgl, weights, DEVICE)
+@pytest.mark.parametrize("cache", ["f32", "int8"])
+def test_tokens_and_logprobs_are_the_cpus(csgl, weights, cache):
+    expected, got = generate(csgl, weights, "cpu", cache), generate(csgl, weights, DEVICE, cache)
     n_compared = 0
     for ours, theirs in zip(got["tokens"], expected["tokens"], strict=True):
         best, second = (top["logprob"] for top in theirs["top_logprobs"][:2])
@@ -43,6 +44,12 @@ def test_tokens_and_logprobs_are_the_cpus(csgl, weights):
         assert math.isclose(ours["logprob"], theirs["logprob"], abs_tol=1e-3), (ours, theirs)
         n_compared += 1
     assert n_compared >= 1
+
+
+def test_a_cache_that_a_gpu_has_not_is_refused(csgl, weights):
+    result = csgl("generate", *weights, "--device", DEVICE, "--kv-cache-dtype", "int4", "--max-tokens", "1", "a")
+    assert result.returncode != 0
+    assert "a KV cache of int4 is not possible on the GPU; use f32, f16, bf16 or int8" in result.stderr
 
 
 def test_a_server_answers(binary, weights):

@@ -321,6 +321,57 @@ static void rounded_attention_of_a_gpu_is_near_softmax(void **test)
     device->table->close(device);
 }
 
+/* --- codes on a GPU --------------------------------------------------------------------------- */
+
+/* A case with pages of int8 on the GPU and on the twin, which rounds to the same codes. */
+static void compare_codes(struct device *gpu, struct device *twin, const struct shape *shape,
+                          uint64_t seed, double tolerance)
+{
+    struct shape coded = *shape;
+    coded.dtype = DTYPE_I8;
+    struct bench *ours = open_bench(gpu, &coded, seed), *b = open_bench(twin, &coded, seed);
+    char what[120];
+    snprintf(what, sizeof what, "codes, heads %d x %d, dim %d, page %d, window %d, q %d, kv %d",
+             shape->n_kv_heads, shape->group, shape->dim, shape->page_size, shape->window,
+             shape->q_len[0], shape->kv_len[0]);
+    attend(b);
+    for (int again = 0; again < 2; again++) { /* the second finds what the first left */
+        attend(ours);
+        check_close(ours->out, b->out, tolerance, 1, what);
+        check_borders(ours->out);
+    }
+    close_bench(ours);
+    close_bench(b);
+}
+
+static void codes_of_a_gpu_are_the_twins(void **test)
+{
+    (void)test;
+    static const struct shape larger_head = {1, 2, 320, 8, 9, DTYPE_I8, 2, {3, 1}, {20, 11}, 3};
+    if (!test_gpu())
+        return;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+    struct device *gpu = open_test_device(n_test_devices() - 1, ACTIVATIONS_FLOAT, 2);
+    for (size_t i = 0; i < sizeof small_shapes / sizeof *small_shapes; i++)
+        compare_codes(gpu, twin, &small_shapes[i], 7 + i, 1e-5);
+    compare_codes(gpu, twin, &larger_head, 5, 1e-5);
+    gpu->table->close(gpu);
+    twin->table->close(twin);
+}
+
+static void rounded_attention_of_a_gpu_is_near_the_twin_on_codes(void **test)
+{
+    (void)test;
+    if (!has_real_gpu())
+        return;
+    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 2);
+    struct device *gpu = open_test_device(n_test_devices() - 1, ACTIVATIONS_AUTO, 1);
+    for (size_t i = 0; i < sizeof gpu_shapes / sizeof *gpu_shapes; i++)
+        compare_codes(gpu, twin, &gpu_shapes[i], 31 + i, 1e-2);
+    gpu->table->close(gpu);
+    twin->table->close(twin);
+}
+
 /* --- levels against the twin ------------------------------------------------------------------ */
 
 /* A device for every level above the twin with 1, 2 and 3 threads. */
@@ -549,6 +600,7 @@ static void chunking_does_not_change_a_row(void **test)
         struct device *device = open_test_device(d, ACTIVATIONS_FLOAT, 2);
         check_chunks(device, DTYPE_F32, 1e-5);
         check_chunks(device, DTYPE_BF16, 1e-5);
+        check_chunks(device, DTYPE_I8, 1e-5);
         device->table->close(device);
         if (is_test_gpu(d))
             continue;
@@ -569,7 +621,7 @@ static void a_copied_page_reads_like_the_first(void **test)
         enum dtype dtype = dtypes[i / 2];
         int last =
             i % 2 * (n_test_devices() - 1); /* the twin, and the last: a GPU if there is one */
-        if (has_codes(dtype) && is_test_gpu(last))
+        if (dtype == DTYPE_I4 && is_test_gpu(last))
             last = (int)cpu_isa_best();
         struct device *device = open_test_device(last, ACTIVATIONS_FLOAT, 2);
         struct shape shape = {.n_kv_heads = 2,
@@ -662,8 +714,8 @@ static void what_cannot_be_done_is_refused(void **test)
     struct kv_layout codes = {16, 2, 64, DTYPE_I4};
     struct error error = {0};
     assert_int_equal(kv_layout_check(&codes, 4, 64, false, "GPU", &error), ERROR_UNSUPPORTED);
-    assert_string_equal(error.message,
-                        "a KV cache of int4 is not possible on the GPU; use f32, f16 or bf16");
+    assert_string_equal(
+        error.message, "a KV cache of int4 is not possible on the GPU; use f32, f16, bf16 or int8");
 }
 
 int main(void)
@@ -671,6 +723,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_softmax),
         cmocka_unit_test(rounded_attention_of_a_gpu_is_near_softmax),
+        cmocka_unit_test(codes_of_a_gpu_are_the_twins),
+        cmocka_unit_test(rounded_attention_of_a_gpu_is_near_the_twin_on_codes),
         cmocka_unit_test(float_attention_of_all_levels_equals_the_twin),
         cmocka_unit_test(rounded_attention_of_all_levels_is_near_the_twin),
         cmocka_unit_test(long_contexts_equal_the_twin),

@@ -1,11 +1,12 @@
-/* KV caches of codes, int8 and int4: how a head's K and V become codes and one scale each.
+/* KV caches of codes, int8 and int4: how a head's K and V become codes and one scale each. GPUs make
+ * the same of int8 (kernels/codes.h).
  *
  * Both are turned first by a Hadamard matrix, which spreads what a few dims have more of over all
  * of them (as QuaRot does, arXiv:2404.00456). q is turned too, so that the scores stay, and the sums of V are
  * turned back; both happen in the arithmetic's f32.
  *
  * An int8 code is the value over the scale. An int4 code chooses from 16 values made for a normal
- * distribution, and K's are of what is left when a prediction from the piece's earlier tokens is
+ * distribution. K's codes are of what is left when a prediction from the piece's earlier tokens is
  * taken away: K of neighbours is alike. With d of each token as its codes say it, and 0 for the
  * first,
  *

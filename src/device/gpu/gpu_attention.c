@@ -1,5 +1,6 @@
 /* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages): native
- * kernels for 16-bit KV and common head sizes where the driver has them, else the shared ones. */
+ * kernels for 16-bit and int8 KV and common head sizes where the driver has them, else the shared
+ * ones. */
 #include "device/gpu/gpu_split.h"
 
 #include "base/size.h"
@@ -8,12 +9,14 @@
 #include <assert.h>
 #include <string.h>
 
-enum { FEW_COLUMNS = 16, MAX_NATIVE_DIM = 256 };
+enum { FEW_COLUMNS = 16, MAX_NATIVE_DIM = 256, SCALE_BYTES = 2 };
 
 static size_t page_bytes(const struct kv_layout *layout)
 {
-    return 2 * (size_t)layout->page_size * (size_t)layout->n_heads * (size_t)layout->head_dim *
-           dtype_bytes(layout->dtype);
+    size_t n = 2 * (size_t)layout->page_size * (size_t)layout->n_heads; /* vectors */
+    if (layout->dtype == DTYPE_I8)
+        return size_round_up(n * ((size_t)layout->head_dim + SCALE_BYTES), KD_PAGE_UNIT);
+    return n * (size_t)layout->head_dim * dtype_bytes(layout->dtype);
 }
 
 size_t gpu_kv_page_bytes(const struct device *device, const struct kv_layout *layout)
@@ -28,11 +31,12 @@ static uint32_t few_columns(uint32_t group, uint32_t width)
     return (uint32_t)size_round_up(group, width);
 }
 
-/* The parts that a threadgroup's columns may have: as many as keep each processor busy once. */
-static uint32_t n_splits(const struct gpu_device *gpu, int64_t n_groups)
+/* The parts that a threadgroup's columns may have: as many as fill each processor once, which takes
+ * `per_processor` threadgroups. */
+static uint32_t n_splits(const struct gpu_device *gpu, int64_t n_groups, uint32_t per_processor)
 {
     uint32_t n = 1;
-    while (2 * n * n_groups <= gpu->info.n_processors && n < KD_MAX_SPLITS)
+    while (2 * n * n_groups <= (int64_t)gpu->info.n_processors * per_processor && n < KD_MAX_SPLITS)
         n *= 2;
     return n;
 }
@@ -41,7 +45,8 @@ struct split_sizes {
     size_t parts, levels, counters;
 };
 
-/* Room for as many parts as there are processors, where there are several of one sequence. */
+/* Room for as many parts as fill the processors, where there are several of one sequence: of 16
+ * columns, or of 8 and twice as many. */
 static struct split_sizes split_sizes(const struct gpu_device *gpu, int32_t max_sequences,
                                       int32_t n_q_heads)
 {
@@ -115,10 +120,16 @@ void gpu_kv_store(struct device *device, const struct kv_store_args *args)
     struct kd_kv_store p = {.pages = shape_of(layout),
                             .k_stride = (uint32_t)args->k.stride,
                             .v_stride = (uint32_t)args->v.stride,
-                            .slots_stride = (uint32_t)args->slots.stride};
-    gpu_run(gpu_device_of(device), GPU_KERNEL_kv_store, buffers, 4, &p, sizeof p,
-            (struct gpu_groups){args->k.rows, ceil_div(args->k.cols, KD_ROW_THREADS), 1},
-            KD_ROW_THREADS);
+                            .slots_stride = (uint32_t)args->slots.stride,
+                            .n_rows = (uint32_t)args->k.rows};
+    struct gpu_device *gpu = gpu_device_of(device);
+    if (layout->dtype == DTYPE_I8)
+        gpu_run(gpu, GPU_KERNEL_kv_store_i8, buffers, 4, &p, sizeof p,
+                (struct gpu_groups){args->k.rows, layout->n_heads, 2}, KD_SIMD_WIDTH);
+    else
+        gpu_run(gpu, GPU_KERNEL_kv_store, buffers, 4, &p, sizeof p,
+                (struct gpu_groups){args->k.rows, ceil_div(args->k.cols, KD_ROW_THREADS), 1},
+                KD_ROW_THREADS);
 }
 
 void gpu_kv_copy_page(struct device *device, const struct kv_copy_page_args *args)
@@ -136,25 +147,29 @@ struct native {
     int32_t dim;
     enum dtype dtype;
     enum gpu_kernel_name few[2], many; /* few: for 8 columns a threadgroup, and for 16 */
-    uint32_t many_bytes;               /* two stages of K and V */
+    uint32_t per_processor;            /* threadgroups of few[0] (kernels/cuda/attention_few.cu) */
+    uint32_t many_bytes;               /* two stages of K and V, or of codes beside their values */
 };
 
 static const struct native *native_of(const struct gpu_device *gpu, const struct kv_layout *layout)
 {
-#define NATIVE(dim, type, name, wide, places)                                                      \
+#define NATIVE(dim, type, name, wide, groups, places, scale_bytes)                                 \
     {                                                                                              \
         dim, type,                                                                                 \
             {GPU_KERNEL_paged_attention_few_##dim##_##name##_8,                                    \
              GPU_KERNEL_paged_attention_few_##dim##_##name##_##wide},                              \
-            GPU_KERNEL_paged_attention_many_##dim##_##name, 2 * 2 * places *dim * 2                \
+            GPU_KERNEL_paged_attention_many_##dim##_##name, groups,                                \
+            2 * places *(2 * dim * 2 + scale_bytes)                                                \
     }
     static const struct native all[] = {
-        NATIVE(64, DTYPE_F16, f16, 16, 64),  NATIVE(64, DTYPE_BF16, bf16, 16, 64),
-        NATIVE(128, DTYPE_F16, f16, 16, 64), NATIVE(128, DTYPE_BF16, bf16, 16, 64),
-        NATIVE(256, DTYPE_F16, f16, 8, 32),  NATIVE(256, DTYPE_BF16, bf16, 8, 32),
+        NATIVE(64, DTYPE_F16, f16, 16, 1, 64, 0),    NATIVE(64, DTYPE_BF16, bf16, 16, 1, 64, 0),
+        NATIVE(64, DTYPE_I8, i8, 16, 2, 64, 4),      NATIVE(128, DTYPE_F16, f16, 16, 1, 64, 0),
+        NATIVE(128, DTYPE_BF16, bf16, 16, 1, 64, 0), NATIVE(128, DTYPE_I8, i8, 16, 2, 64, 4),
+        NATIVE(256, DTYPE_F16, f16, 8, 1, 32, 0),    NATIVE(256, DTYPE_BF16, bf16, 8, 1, 32, 0),
+        NATIVE(256, DTYPE_I8, i8, 8, 1, 32, 4),
     };
 #undef NATIVE
-    /* They round queries and shares to the type of the KV. */
+    /* They round queries and shares to the type of the KV, or with codes to bf16. */
     bool is_exact = gpu->n_terms > 1;
     if (!gpu->has_native || is_exact || layout->page_size < KD_MIN_NATIVE_PAGE)
         return NULL;
@@ -178,7 +193,7 @@ static void run_native(struct gpu_device *gpu, const struct native *native,
     struct kd_native_attention p = {.attention = *shape, .max_columns = few_columns(group, width)};
     p.column_groups = p.max_columns / width;
     int64_t n_heads = (int64_t)shape->pages.n_heads * p.column_groups;
-    p.n_splits = n_splits(gpu, n_heads * args->n_sequences);
+    p.n_splits = n_splits(gpu, n_heads * args->n_sequences, is_wide ? 1 : native->per_processor);
     struct gpu_range few[10];
     memcpy(few, buffers, 7 * sizeof *few);
     few[7] = (struct gpu_range){gpu->splits.parts, 0};

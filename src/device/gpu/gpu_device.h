@@ -32,6 +32,7 @@
     X(expert_sort)                                                                                 \
     X(expert_sum)                                                                                  \
     X(kv_store)                                                                                    \
+    X(kv_store_i8)                                                                                 \
     X(kv_copy_page)                                                                                \
     X(paged_attention)                                                                             \
     X(attention_split_64_1)                                                                        \
@@ -43,6 +44,15 @@
     X(attention_split_256_1)                                                                       \
     X(attention_split_256_2)                                                                       \
     X(attention_split_256_4)                                                                       \
+    X(attention_split_i8_64_1)                                                                     \
+    X(attention_split_i8_64_2)                                                                     \
+    X(attention_split_i8_64_4)                                                                     \
+    X(attention_split_i8_128_1)                                                                    \
+    X(attention_split_i8_128_2)                                                                    \
+    X(attention_split_i8_128_4)                                                                    \
+    X(attention_split_i8_256_1)                                                                    \
+    X(attention_split_i8_256_2)                                                                    \
+    X(attention_split_i8_256_4)                                                                    \
     X(attention_merge)                                                                             \
     X(conv1d_update)                                                                               \
     X(conv1d_commit)                                                                               \
@@ -86,18 +96,26 @@
     X(paged_attention_few_64_f16_16)                                                               \
     X(paged_attention_few_64_bf16_8)                                                               \
     X(paged_attention_few_64_bf16_16)                                                              \
+    X(paged_attention_few_64_i8_8)                                                                 \
+    X(paged_attention_few_64_i8_16)                                                                \
     X(paged_attention_few_128_f16_8)                                                               \
     X(paged_attention_few_128_f16_16)                                                              \
     X(paged_attention_few_128_bf16_8)                                                              \
     X(paged_attention_few_128_bf16_16)                                                             \
+    X(paged_attention_few_128_i8_8)                                                                \
+    X(paged_attention_few_128_i8_16)                                                               \
     X(paged_attention_few_256_f16_8)                                                               \
     X(paged_attention_few_256_bf16_8)                                                              \
+    X(paged_attention_few_256_i8_8)                                                                \
     X(paged_attention_many_64_f16)                                                                 \
     X(paged_attention_many_64_bf16)                                                                \
+    X(paged_attention_many_64_i8)                                                                  \
     X(paged_attention_many_128_f16)                                                                \
     X(paged_attention_many_128_bf16)                                                               \
+    X(paged_attention_many_128_i8)                                                                 \
     X(paged_attention_many_256_f16)                                                                \
-    X(paged_attention_many_256_bf16)
+    X(paged_attention_many_256_bf16)                                                               \
+    X(paged_attention_many_256_i8)
 
 /* Likewise, on Hopper: kernels/cuda/linear_wide.cu. */
 #define GPU_WIDE_LINEARS(X, form)                                                                  \

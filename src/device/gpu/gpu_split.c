@@ -46,18 +46,22 @@ static int heads_index(uint32_t group)
     return group == 1 ? 0 : group == 2 ? 1 : 2;
 }
 
-/* The kernels for a head size; NULL: there are none. */
-static const enum gpu_kernel_name *kernels_for(uint32_t dim)
+/* The kernels for a head size and KV type; NULL: there are none. */
+static const enum gpu_kernel_name *kernels_for(uint32_t dim, bool has_codes)
 {
 #define HEADS(dim)                                                                                 \
     {                                                                                              \
         GPU_KERNEL_attention_split_##dim##_1, GPU_KERNEL_attention_split_##dim##_2,                \
             GPU_KERNEL_attention_split_##dim##_4                                                   \
     }
-    static const enum gpu_kernel_name of_64[] = HEADS(64), of_128[] = HEADS(128),
-                                      of_256[] = HEADS(256);
+    static const enum gpu_kernel_name of_64[][3] = {HEADS(64), HEADS(i8_64)},
+                                      of_128[][3] = {HEADS(128), HEADS(i8_128)},
+                                      of_256[][3] = {HEADS(256), HEADS(i8_256)};
 #undef HEADS
-    return dim == 64 ? of_64 : dim == 128 ? of_128 : dim == 256 ? of_256 : NULL;
+    return dim == 64    ? of_64[has_codes]
+           : dim == 128 ? of_128[has_codes]
+           : dim == 256 ? of_256[has_codes]
+                        : NULL;
 }
 
 /* The kernel reads 16 bytes at once. */
@@ -87,7 +91,7 @@ bool gpu_split_attention(struct gpu_device *gpu, const struct paged_attention_ar
                          const struct gpu_range buffers[7], const struct kd_attention *shape)
 {
     const struct kd_pages *pages = &shape->pages;
-    const enum gpu_kernel_name *kernels = kernels_for(pages->head_dim);
+    const enum gpu_kernel_name *kernels = kernels_for(pages->head_dim, pages->dtype == KD_I8);
     if (!kernels || !is_aligned(args) || !gpu->split_parts)
         return false;
     uint32_t group = shape->n_q_heads / pages->n_heads;

@@ -3,6 +3,8 @@
 // and tiles of TOKENS places, which go through its memory in a ring of two. The queries that share
 // a KV head are packed, so that K and V are read once for them. A threadgroup has a KV head (x)
 // and a tile of some sequence's queries (y), the last ones first, for they have most to do.
+// Codes go through the ring as they are, and all threads together make a tile of bf16 values of
+// them.
 #include "attention.h"
 
 // Four 8 x 8 matrices of 16-bit values; a lane gives the address of row lane % 8 of matrix
@@ -85,7 +87,7 @@ template <int D> NATIVE uint32_t piece_at(uint32_t row, uint32_t piece)
 
 // Starts the copies of places first .. first + TOKENS - 1, zeros for those outside [x, y).
 template <int D, int TOKENS>
-NATIVE void copy_places(uint32_t to, const kv_head &kv, uint32_t first, uint2 places)
+NATIVE void copy_places(uint32_t to, const kv_head<uint16_t> &kv, uint32_t first, uint2 places)
 {
 #pragma unroll
     for (uint32_t i = threadIdx.x; i < TOKENS * (D / 8); i += KD_MANY_QUERY_THREADS) {
@@ -98,8 +100,65 @@ NATIVE void copy_places(uint32_t to, const kv_head &kv, uint32_t first, uint2 pl
     }
 }
 
+// The same of codes: rows of D bytes, K and then V, and behind them the scales of the places.
+template <int D, int TOKENS>
+NATIVE void copy_codes(uint32_t to, const kv_head<int8_t> &kv, uint32_t first, uint2 places)
+{
+    enum { SCALES = 4 }; // of so many places at once, which are on one page
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < TOKENS * (D / 16); i += KD_MANY_QUERY_THREADS) {
+        const uint32_t row = i / (D / 16), piece = i % (D / 16), place = first + row;
+        const bool is_there = place >= places.x && place < places.y;
+        const uint32_t page = is_there ? (uint32_t)kv.table[place >> kv.shift] : 0;
+        const int8_t *from = kv.on_page(page, place, D) + piece * 16;
+        native_copy_if(to + i * 16, from, is_there);
+        native_copy_if(to + TOKENS * D + i * 16, from + kv.v_offset, is_there);
+    }
+    if (threadIdx.x < TOKENS / SCALES) {
+        const uint32_t place = first + threadIdx.x * SCALES;
+        const bool is_there = place + SCALES > places.x && place < places.y;
+        const uint32_t page = is_there ? (uint32_t)kv.table[place >> kv.shift] : 0;
+        native_copy_if(to + 2 * TOKENS * D + threadIdx.x * 16, kv.scales_on(page, place), is_there);
+    }
+}
+
+// What copy_codes brought, as bf16 values where and as copy_places has them. A thread has 4 dims of
+// the places of a piece, of K or V. Places from `end` on have scales of 0.
+template <int D, int TOKENS>
+NATIVE void expand_codes(uint32_t to, uint32_t from, uint32_t first, uint32_t end)
+{
+    enum { QUADS = D / 4, N_PIECES = TOKENS / KD_PIECE, OF_K = QUADS * N_PIECES };
+    const uint32_t scales = from + 2 * TOKENS * D;
+#pragma unroll
+    for (uint32_t i = threadIdx.x; i < 2 * OF_K; i += KD_MANY_QUERY_THREADS) {
+        const bool is_v = i >= OF_K; // the same for a simdgroup
+        const uint32_t quad = i % QUADS, row = i / QUADS % N_PIECES * KD_PIECE;
+        const uint32_t codes = from + (is_v ? TOKENS * D : 0) + row * D + quad * 4;
+        const uint32_t values = to + (is_v ? TOKENS * D * 2 : 0) + quad % 2 * 8;
+        float prediction[4] = {0};
+#pragma unroll
+        for (uint32_t t = 0; t < KD_PIECE; t++) {
+            const uint32_t word = native_shared_word(codes + t * D) ^ 0x80808080u;
+            const uint32_t both = native_shared_word(scales + (row + t) * 4);
+            float scale = is_v ? v_scale(both) : k_scale(both), x[4];
+            scale = first + row + t < end ? scale : 0.0f;
+#pragma unroll
+            for (uint32_t e = 0; e < 4; e++) {
+                // 2^23 + code + 128 as a float's bits
+                const float code =
+                    __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440u | e)) - 8388736.0f;
+                x[e] = fmaf(code, scale, prediction[e]);
+                if (!is_v)
+                    prediction[e] = fmaf(code, piece_share(t) * scale, prediction[e]);
+            }
+            native_shared_store(values + piece_at<D>(row + t, quad / 2),
+                                native_pack<true>(x[0], x[1]), native_pack<true>(x[2], x[3]));
+        }
+    }
+}
+
 // A simdgroup's 16 queries; the lane has rows g and g + 8 (i = 0, 1).
-template <int D, bool IS_BF16, int TOKENS> struct many_queries {
+template <int D, bool IS_BF16, bool HAS_CODES, int TOKENS> struct many_queries {
     uint32_t query[D / 16][4];
     float out[D / 8][4];
     float largest[2], weight[2];
@@ -115,11 +174,16 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
             const uint32_t at = min(n, s.n_queries - 1);
             const float *from = q + (size_t)(s.first_row + at / s.group) * p.q_stride +
                                 (size_t)(head * s.group + at % s.group) * D + (lane & 3) * 2;
+            float x[D / 4]; // dims 8 j, 8 j + 1 from the lane's first on
+#pragma unroll
+            for (int j = 0; j < D / 4; j++)
+                x[j] = from[j / 2 * 8 + j % 2] * scale;
+            if (HAS_CODES)
+                turn<D>(x, 1, 4);
 #pragma unroll
             for (int j = 0; j < D / 16; j++) {
-                query[j][i] = native_pack<IS_BF16>(from[j * 16] * scale, from[j * 16 + 1] * scale);
-                query[j][i + 2] =
-                    native_pack<IS_BF16>(from[j * 16 + 8] * scale, from[j * 16 + 9] * scale);
+                query[j][i] = native_pack<IS_BF16>(x[4 * j], x[4 * j + 1]);
+                query[j][i + 2] = native_pack<IS_BF16>(x[4 * j + 2], x[4 * j + 3]);
             }
             places[i] = query_places(s, n, p.window);
             largest[i] = NO_SCORE;
@@ -225,6 +289,12 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
             const uint32_t n = s.first_query + warp * 16 + (lane >> 2) + 8 * i;
             weight[i] += __shfl_xor_sync(EVERY_LANE, weight[i], 1);
             weight[i] += __shfl_xor_sync(EVERY_LANE, weight[i], 2);
+            float sum[D / 4];
+#pragma unroll
+            for (int d = 0; d < D / 4; d++)
+                sum[d] = out[d / 2][2 * i + d % 2];
+            if (HAS_CODES)
+                turn<D>(sum, 1, 4);
             if (n >= s.n_queries)
                 continue;
             const uint32_t q_head = head * s.group + n % s.group;
@@ -239,19 +309,76 @@ template <int D, bool IS_BF16, int TOKENS> struct many_queries {
             const float factor = shrink / weight[i];
 #pragma unroll
             for (int d = 0; d < D / 8; d++) {
-                row[d * 8] = out[d][2 * i] * factor;
-                row[d * 8 + 1] = out[d][2 * i + 1] * factor;
+                row[d * 8] = sum[2 * d] * factor;
+                row[d * 8 + 1] = sum[2 * d + 1] * factor;
             }
         }
     }
 };
 
-template <int D, bool IS_BF16, int TOKENS>
-NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
+// K and V of the tiles of a sequence, in turn: begin starts the copies of the first; next returns
+// where the values of the tile at `first` lie, once all are done with those before, and starts the
+// copies of the one behind it if there is one below seen.y.
+template <int D, int TOKENS> struct ring_of_values {
+    typedef uint16_t value;
+    enum { STAGE_BYTES = 2 * TOKENS * D * 2 };
+
+    NATIVE void begin(uint32_t shared, const kv_head<uint16_t> &kv, uint32_t first, uint2 seen)
+    {
+        copy_places<D, TOKENS>(shared, kv, first, seen);
+        native_copies_end();
+    }
+
+    NATIVE uint32_t next(uint32_t shared, uint32_t stage, const kv_head<uint16_t> &kv,
+                         uint32_t first, uint2 seen)
+    {
+        native_copies_wait<0>();
+        __syncthreads();
+        if (first + TOKENS < seen.y)
+            copy_places<D, TOKENS>(shared + (stage ^ 1) * STAGE_BYTES, kv, first + TOKENS, seen);
+        native_copies_end();
+        return shared + stage * STAGE_BYTES;
+    }
+};
+
+template <int D, int TOKENS> struct ring_of_codes {
+    typedef int8_t value;
+    enum { STAGE_BYTES = 2 * TOKENS * D + TOKENS * 4, VALUES_BYTES = 2 * TOKENS * D * 2 };
+
+    // A token needs those before it in its piece, also where no row sees them.
+    NATIVE uint2 read(uint2 seen) const
+    {
+        return make_uint2(seen.x / KD_PIECE * KD_PIECE, seen.y);
+    }
+
+    NATIVE void begin(uint32_t shared, const kv_head<int8_t> &kv, uint32_t first, uint2 seen)
+    {
+        copy_codes<D, TOKENS>(shared + VALUES_BYTES, kv, first, read(seen));
+        native_copies_end();
+    }
+
+    NATIVE uint32_t next(uint32_t shared, uint32_t stage, const kv_head<int8_t> &kv, uint32_t first,
+                         uint2 seen)
+    {
+        const uint32_t codes = shared + VALUES_BYTES;
+        native_copies_wait<0>();
+        __syncthreads();
+        if (first + TOKENS < seen.y)
+            copy_codes<D, TOKENS>(codes + (stage ^ 1) * STAGE_BYTES, kv, first + TOKENS,
+                                  read(seen));
+        native_copies_end();
+        expand_codes<D, TOKENS>(shared, codes + stage * STAGE_BYTES, first, seen.y);
+        __syncthreads();
+        return shared;
+    }
+};
+
+template <int D, bool IS_BF16, int TOKENS, class Ring>
+NATIVE void many(const float *q, const uint8_t *pages, const int32_t *q_start,
                  const int32_t *kv_len, const int32_t *page_table, const float *sinks, float *out,
                  const kd_native_attention &p)
 {
-    enum { STAGE_BYTES = 2 * TOKENS * D * 2 };
+    enum { HAS_CODES = sizeof(typename Ring::value) == 1 };
     extern __shared__ __align__(128) uint8_t stages[];
     const kd_attention &a = p.attention;
     const uint32_t shared = native_shared(stages), head = blockIdx.x;
@@ -260,23 +387,19 @@ NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
     many_share s;
     if (!find_share(s, blockIdx.y, q_start, kv_len, p))
         return;
-    const kv_head kv(pages, page_table + (size_t)s.sequence * a.table_stride, head, D, a.pages);
+    const kv_head<typename Ring::value> kv(pages, page_table + (size_t)s.sequence * a.table_stride,
+                                           head, D, a.pages);
     const uint2 first_places = query_places(s, s.first_query, a.window);
     const uint2 last_places = query_places(s, s.first_query + KD_MANY_QUERIES - 1, a.window);
     const uint2 seen = make_uint2(first_places.x, last_places.y); // by any of the queries
     const uint2 by_all = make_uint2(last_places.x, first_places.y);
     uint32_t first = seen.x / TOKENS * TOKENS;
-    copy_places<D, TOKENS>(shared, kv, first, seen);
-    native_copies_end();
-    many_queries<D, IS_BF16, TOKENS> queries;
+    Ring ring;
+    ring.begin(shared, kv, first, seen);
+    many_queries<D, IS_BF16, HAS_CODES, TOKENS> queries;
     queries.open(q, s, head, a);
     for (uint32_t stage = 0; first < seen.y; first += TOKENS, stage ^= 1) {
-        const uint32_t k = shared + stage * STAGE_BYTES;
-        native_copies_wait<0>();
-        __syncthreads(); // these places are there for all, and all are done with those before
-        if (first + TOKENS < seen.y)
-            copy_places<D, TOKENS>(shared + (stage ^ 1) * STAGE_BYTES, kv, first + TOKENS, seen);
-        native_copies_end();
+        const uint32_t k = ring.next(shared, stage, kv, first, seen);
         float score[TOKENS / 8][4];
         queries.scores(score, k);
         if (first < by_all.x || first + TOKENS > by_all.y)
@@ -287,18 +410,22 @@ NATIVE void many(const float *q, const uint16_t *pages, const int32_t *q_start,
     queries.close(out, sinks, s, head, a);
 }
 
-#define MANY(name, dim, is_bf16, tokens)                                                           \
+#define MANY(name, dim, is_bf16, tokens, ring)                                                     \
     KD_WAITS(name)                                                                                 \
     extern "C" __global__ void __launch_bounds__(KD_MANY_QUERY_THREADS, 1)                         \
-        name(const float *q, const uint16_t *pages, const int32_t *q_start, const int32_t *kv_len, \
+        name(const float *q, const uint8_t *pages, const int32_t *q_start, const int32_t *kv_len,  \
              const int32_t *page_table, const float *sinks, float *out,                            \
              const __grid_constant__ kd_native_attention p)                                        \
     {                                                                                              \
-        many<dim, is_bf16, tokens>(q, pages, q_start, kv_len, page_table, sinks, out, p);          \
+        many<dim, is_bf16, tokens, ring<dim, tokens>>(q, pages, q_start, kv_len, page_table,       \
+                                                      sinks, out, p);                              \
     }
-MANY(paged_attention_many_64_f16, 64, false, 64)
-MANY(paged_attention_many_64_bf16, 64, true, 64)
-MANY(paged_attention_many_128_f16, 128, false, 64)
-MANY(paged_attention_many_128_bf16, 128, true, 64)
-MANY(paged_attention_many_256_f16, 256, false, 32)
-MANY(paged_attention_many_256_bf16, 256, true, 32)
+MANY(paged_attention_many_64_f16, 64, false, 64, ring_of_values)
+MANY(paged_attention_many_64_bf16, 64, true, 64, ring_of_values)
+MANY(paged_attention_many_64_i8, 64, true, 64, ring_of_codes)
+MANY(paged_attention_many_128_f16, 128, false, 64, ring_of_values)
+MANY(paged_attention_many_128_bf16, 128, true, 64, ring_of_values)
+MANY(paged_attention_many_128_i8, 128, true, 64, ring_of_codes)
+MANY(paged_attention_many_256_f16, 256, false, 32, ring_of_values)
+MANY(paged_attention_many_256_bf16, 256, true, 32, ring_of_values)
+MANY(paged_attention_many_256_i8, 256, true, 32, ring_of_codes)

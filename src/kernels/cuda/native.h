@@ -8,6 +8,7 @@
 #ifndef __CUDACC_RTC__
 #include <stdint.h>
 #else
+typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef int int32_t;
@@ -92,6 +93,19 @@ NATIVE uint4 native_stream(const void *from)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from));
     return v;
+}
+
+// A word of the threadgroup's memory, and two.
+NATIVE uint32_t native_shared_word(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
+NATIVE void native_shared_store(uint32_t at, uint32_t first, uint32_t second)
+{
+    asm volatile("st.shared.v2.u32 [%0],{%1,%2};" ::"r"(at), "r"(first), "r"(second) : "memory");
 }
 
 NATIVE uint32_t native_shared(const void *at)

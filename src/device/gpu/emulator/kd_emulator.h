@@ -117,6 +117,7 @@ static inline T simd_broadcast(T v, uint lane, ::emulator::Site site = ::emulato
     return simd_shuffle(v, lane, site);
 }
 
+#define kd_product(a, b) ((a) * (b)) // x86-64 without fused products
 #define KD_MATH(name, function)                                                                    \
     static inline float name(float x)                                                              \
     {                                                                                              \

@@ -53,18 +53,10 @@ static enum status load_tiles(struct gpu_device *gpu, struct unit *unit,
         if (status != OK)
             return status;
     }
-    size_t bytes = unit->tiles.bytes;
-    uint8_t *packed = calloc(1, bytes);
-    if (!packed || !gpu_tiles_pack(slices, n_slices, &unit->tiles, packed)) {
-        free(packed);
-        return error_memory(error, bytes);
-    }
-    enum status status = gpu->driver->alloc(gpu->gpu, bytes, &unit->memory, error);
-    if (status == OK)
-        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){unit->memory, 0}, packed, bytes,
-                                    error);
-    free(packed);
-    return status;
+    enum status status = gpu->driver->alloc(gpu->gpu, unit->tiles.bytes, &unit->memory, error);
+    return status == OK ? gpu_tiles_load(gpu, slices, n_slices, &unit->tiles,
+                                         &(struct gpu_range){unit->memory, 0}, error)
+                        : status;
 }
 
 /* The sizes that `max_rows` rows of n_tiles tiles need. */
@@ -165,8 +157,8 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
         if (has_tiles) {
             struct gpu_inputs in = input_sizes(gpu, tiles.n_tiles, max_rows);
             bytes.own += tiles.bytes;
-            bytes.workspace = size_max(bytes.workspace,
-                                       in.values_bytes + in.sums_bytes + in.factors_bytes);
+            bytes.workspace =
+                size_max(bytes.workspace, in.values_bytes + in.sums_bytes + in.factors_bytes);
         } else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
             bytes.own += shape.matrix_bytes;
         i += n;

@@ -122,16 +122,35 @@ void weight_apart_point(struct weight *row, const uint8_t *copy)
 
 /* --- codes ------------------------------------------------------------------------------------ */
 
-/* n codes of `bits` bits (a constant), eight of them from each `bits` bytes. */
+/* Eight codes of `bits` < 8 bits, one behind the other, to a byte each: fours, pairs, single ones
+ * move to their places. */
+static inline uint64_t spread_codes(int bits, uint64_t x)
+{
+    const uint64_t fours = (1u << 4 * bits) - 1;
+    const uint64_t pairs = ((1u << 2 * bits) - 1) * 0x0000000100000001u;
+    const uint64_t ones = ((1u << bits) - 1) * 0x0001000100010001u;
+    x = (x & fours) | (x >> 4 * bits & fours) << 32;
+    x = (x & pairs) | (x << (16 - 2 * bits) & pairs << 16);
+    return (x & ones) | (x << (8 - bits) & ones << 8);
+}
+
+/* n codes of `bits` bits (a constant), eight of them from each `bits` bytes. Reads whole words as
+ * long as they are the row's. */
 static inline void split_stream(int bits, const uint8_t *restrict data, int64_t n,
                                 uint8_t *restrict codes)
 {
-    for (int64_t i = 0; i < n; i += 8, data += bits, codes += 8) {
-        uint64_t word = 0;
-        size_t left = (size_t)((n - i) * bits + 7) / 8; /* of the row */
-        memcpy(&word, data, left < (size_t)bits ? left : (size_t)bits);
-        for (int j = 0; j < 8 && i + j < n; j++)
-            codes[j] = (uint8_t)(word >> j * bits & ((1u << bits) - 1));
+    uint64_t word, bytes;
+    for (; n * bits >= 64; n -= 8, data += bits, codes += 8) {
+        memcpy(&word, data, sizeof word);
+        bytes = spread_codes(bits, word);
+        memcpy(codes, &bytes, sizeof bytes);
+    }
+    for (; n > 0; n -= 8, data += bits, codes += 8) {
+        size_t n_codes = n < 8 ? (size_t)n : 8;
+        word = 0;
+        memcpy(&word, data, (n_codes * (size_t)bits + 7) / 8);
+        bytes = spread_codes(bits, word);
+        memcpy(codes, &bytes, n_codes);
     }
 }
 
@@ -208,18 +227,48 @@ static float read_level(enum weight_level_type type, const uint8_t *levels, size
     return 0;
 }
 
-/* The scale of codes as weight_row_read gives them: those of E2M1 are twice the values. */
-static float read_scale(const struct weight *w, const uint8_t *scales, size_t i)
+/* n levels: loops without a choice in them, as a checkpoint has hundreds of millions. */
+static void read_levels(enum weight_level_type type, const uint8_t *levels, size_t n, float *out)
 {
-    float scale = read_level(w->levels.type, scales, i) * w->levels.factor;
-    return w->encoding == WEIGHT_E2M1 ? scale * 0.5f : scale;
+    uint16_t word;
+    switch (type) {
+    case LEVEL_F16:
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&word, levels + 2 * i, sizeof word);
+            out[i] = f32_from_f16(word);
+        }
+        break;
+    case LEVEL_BF16:
+        for (size_t i = 0; i < n; i++) {
+            memcpy(&word, levels + 2 * i, sizeof word);
+            out[i] = f32_from_bf16(word);
+        }
+        break;
+    default:
+        for (size_t i = 0; i < n; i++)
+            out[i] = read_level(type, levels, i);
+    }
 }
 
-static float bias_of(const struct weight *w, const uint8_t *biases, size_t i, float scale)
+/* n scales of codes as weight_row_read gives them: those of E2M1 are twice the values. */
+static void read_scales(const struct weight *w, const uint8_t *scales, size_t n, float *out)
 {
+    read_levels(w->levels.type, scales, n, out);
+    for (size_t i = 0; i < n; i++)
+        out[i] *= w->levels.factor;
+    for (size_t i = 0; i < n && w->encoding == WEIGHT_E2M1; i++)
+        out[i] *= 0.5f;
+}
+
+/* Those that belong to the scales. */
+static void read_biases(const struct weight *w, const uint8_t *biases, const float *scales,
+                        size_t n, float *out)
+{
+    float offset = (float)(w->encoding == WEIGHT_E2M1 ? 16 : w->levels.offset);
     if (biases)
-        return read_level(w->levels.type, biases, i);
-    return -scale * (float)(w->encoding == WEIGHT_E2M1 ? 16 : w->levels.offset);
+        read_levels(w->levels.type, biases, n, out);
+    for (size_t i = 0; i < n && !biases; i++)
+        out[i] = -scales[i] * offset;
 }
 
 /* Group g of a row of floats at `data`: codes [group], and the levels as a file would hold them. */
@@ -270,12 +319,15 @@ void weight_apart_read(const struct weight *w, int64_t row, const struct weight_
         read_stream(w, weight_row_data(w, row), 0, w->cols, out->codes);
     for (int64_t i = 0; out->codes && w->encoding == WEIGHT_E2M1 && i < w->cols; i++)
         out->codes[i] = weight_table_mxfp4[out->codes[i]];
-    for (size_t g = 0; (out->scales || out->biases) && g < n_groups(w); g++) {
-        float scale = read_scale(w, scales, g);
+    for (size_t g = 0, n; (out->scales || out->biases) && g < n_groups(w); g += n) {
+        float values[CHUNK];
+        size_t bytes = g * weight_level_bytes(w->levels.type);
+        n = n_groups(w) - g < CHUNK ? n_groups(w) - g : CHUNK;
+        read_scales(w, scales + bytes, n, values);
         if (out->scales)
-            out->scales[g] = scale;
+            memcpy(out->scales + g, values, n * sizeof *values);
         if (out->biases && w->encoding != WEIGHT_E4M3)
-            out->biases[g] = bias_of(w, biases, g, scale);
+            read_biases(w, biases ? biases + bytes : NULL, values, n, out->biases + g);
     }
 }
 
@@ -334,8 +386,10 @@ void weight_apart_dequantize(const struct weight *w, int64_t row, float *out)
     for (size_t g = 0; g < n_groups(w); g++) {
         int64_t first = (int64_t)g * w->levels.group, end = first + w->levels.group;
         end = end < w->cols ? end : w->cols;
-        float scale = read_scale(w, w->levels.scales + place, g);
-        float bias = bias_of(w, biases, g, scale);
+        size_t bytes = g * weight_level_bytes(w->levels.type);
+        float scale, bias;
+        read_scales(w, w->levels.scales + place + bytes, 1, &scale);
+        read_biases(w, biases ? biases + bytes : NULL, &scale, 1, &bias);
         for (int64_t done = first; done < end; done += CHUNK) {
             int n = (int)(end - done < CHUNK ? end - done : CHUNK);
             read_stream(w, data, done, n, codes);

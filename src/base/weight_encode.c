@@ -2,6 +2,7 @@
 
 #include "base/half.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -51,14 +52,56 @@ void weight_encode_group(const float *values, int n, int bits, uint8_t *codes, f
     }
 }
 
+/* Eight codes of a byte each to `bits` bits, one behind the other: pairs, fours, all move together.
+ */
+static inline uint64_t join_codes(int bits, uint64_t x)
+{
+    const uint64_t ones = ((1u << bits) - 1) * 0x0001000100010001u;
+    const uint64_t pairs = ((1u << 2 * bits) - 1) * 0x0000000100000001u;
+    const uint64_t fours = (UINT64_C(1) << 4 * bits) - 1;
+    x = (x & ones) | (x >> (8 - bits) & ones << bits);
+    x = (x & pairs) | (x >> (16 - 2 * bits) & pairs << 2 * bits);
+    return (x & fours) | (x >> (32 - 4 * bits) & fours << 4 * bits);
+}
+
+/* `bits` is a constant. */
+static inline void join_stream(int bits, const uint8_t *restrict codes, size_t n,
+                               uint8_t *restrict to)
+{
+    uint64_t word;
+    for (; n >= 8; n -= 8, codes += 8, to += bits) {
+        memcpy(&word, codes, sizeof word);
+        word = join_codes(bits, word);
+        memcpy(to, &word, (size_t)bits);
+    }
+    word = 0;
+    memcpy(&word, codes, n);
+    word = join_codes(bits, word);
+    memcpy(to, &word, (n * (size_t)bits + 7) / 8);
+}
+
 void weight_pack_stream(const uint8_t *codes, size_t n, int bits, uint8_t *to)
 {
-    uint32_t word = 0;
-    int held = 0; /* bits in `word` */
-    for (size_t i = 0; i < n; i++) {
-        word |= (uint32_t)codes[i] << held;
-        for (held += bits; held >= 8; held -= 8, word >>= 8)
-            *to++ = (uint8_t)word;
+    switch (bits) {
+    case 2:
+        join_stream(2, codes, n, to);
+        break;
+    case 3:
+        join_stream(3, codes, n, to);
+        break;
+    case 4:
+        join_stream(4, codes, n, to);
+        break;
+    case 5:
+        join_stream(5, codes, n, to);
+        break;
+    case 6:
+        join_stream(6, codes, n, to);
+        break;
+    default:
+        assert(bits == 8);
+        memcpy(to, codes, n);
+        break;
     }
 }
 

@@ -10,7 +10,8 @@
 void weight_encode_group(const float *values, int n, int bits, uint8_t *codes, float *scale,
                          float *bias);
 
-/* n codes (whole bytes) into a little-endian stream of `bits` bits each. */
+/* n codes into a little-endian stream of 2, 3, 4, 5, 6 or 8 bits each; what is left of its last
+ * byte is 0. */
 void weight_pack_stream(const uint8_t *codes, size_t n, int bits, uint8_t *to);
 
 /* n levels rounded to a float type, as they lie in a file. */

@@ -121,7 +121,7 @@ int checkpoint_quantization_word(const char *text)
     return -1;
 }
 
-/* MLX's codes are made of random floats as they are of a file's. */
+/* MLX's codes take the place of floats, as with a file's. */
 static enum status open_random(struct checkpoint *c, const char *encoding, struct error *error)
 {
     int word = checkpoint_quantization_word(encoding);
@@ -402,17 +402,16 @@ static enum status make_random(const struct checkpoint *c, const char *name, int
                                int64_t cols, bool wants_data, struct weight *out,
                                struct error *error)
 {
-    enum status status = random_weights_make(c->random, name, rows, cols, wants_data, out, error);
+    enum status status = random_weights_make(c->random, name, rows, cols, false, out, error);
     struct tensor floats = {.name = name,
                             .name_len = strlen(name),
                             .rows = rows,
                             .cols = cols,
                             .encoding = (int)out->encoding,
-                            .n_dims = 2,
-                            .data = out->data};
+                            .n_dims = 2};
     if (status == OK && c->made.bits)
         mlx_make(&c->made, &floats, out);
-    return status;
+    return status == OK && wants_data ? random_weights_fill(c->random, name, out, error) : status;
 }
 
 enum status checkpoint_weight_of(const struct checkpoint *c, const char *name, int64_t rows,

@@ -19,11 +19,16 @@ void random_weights_free(struct random_weights *r);
 /* Whether a model of this configuration has such a weight besides those that it always has. */
 bool random_weights_has(const struct json *config, const char *name);
 
-/* The weight [rows, cols]. With `wants_data` its bytes, which live until random_weights_release or
- * the end; the same name always gives the same bytes. Vectors are f32; what the encoding's blocks
- * do not divide is bf16. */
+/* The weight [rows, cols]. With `wants_data` its bytes as well. Vectors are f32; what the
+ * encoding's blocks do not divide is bf16. */
 enum status random_weights_make(struct random_weights *r, const char *name, int64_t rows,
                                 int64_t cols, bool wants_data, struct weight *out,
+                                struct error *error);
+
+/* Makes the bytes of a weight without them, on all processors; they live until
+ * random_weights_release or the end. The same name and form always give the same bytes. Codes that
+ * would be made of floats (weight_quantized) are made themselves, with levels beside them. */
+enum status random_weights_fill(struct random_weights *r, const char *name, struct weight *weight,
                                 struct error *error);
 
 /* Frees the bytes if they are of this source. */

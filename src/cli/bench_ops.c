@@ -102,14 +102,15 @@ static enum status make_weight(struct bench *b, const char *name, int32_t rows, 
                                struct weight *out, struct error *error)
 {
     enum { GROUP = 64 };
-    enum status status = random_weights_make(b->weights, name, rows, cols, true, out, error);
+    enum status status =
+        random_weights_make(b->weights, name, rows, cols, b->mlx_bits == 0, out, error);
     if (status != OK || b->mlx_bits == 0)
         return status;
     if (cols % GROUP)
         return error_set(error, ERROR_INVALID, "%d columns are not whole groups of %d; use others",
                          (int)cols, GROUP);
     *out = weight_quantized(out, b->mlx_bits, GROUP);
-    return OK;
+    return random_weights_fill(b->weights, name, out, error);
 }
 
 /* --- linear ----------------------------------------------------------------------------------- */
@@ -228,9 +229,8 @@ static enum status prepare_attention(struct bench *b, struct prepared *p, int32_
     p->n_layers = 1;
     while (p->n_layers < MAX_COPIES && (size_t)p->n_layers * bytes < COLD_BYTES)
         p->n_layers++;
-    enum status status =
-        b->device->table->buffer_alloc(b->device, p->layer_bytes * (size_t)p->n_layers,
-                                       &p->buffers[p->n_buffers], error);
+    enum status status = b->device->table->buffer_alloc(
+        b->device, p->layer_bytes * (size_t)p->n_layers, &p->buffers[p->n_buffers], error);
     if (status != OK)
         return status;
     *a = (struct paged_attention_args){
@@ -607,8 +607,8 @@ int command_bench_ops(int argc, char **argv)
          "threads; 0: all processors"},
         {"--activations", NULL, OPTION_CHOICE, &b.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
-        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &b.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
-         0, "type of cached keys and values"},
+        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &b.options.kv_cache_dtype,
+         "auto|bf16|f16|f32|int8|int4", 0, 0, "type of cached keys and values"},
         {"--runs", NULL, OPTION_INT, &b.runs, "N", 1, 1000, "runs; the median is reported"},
         {"--output-file", NULL, OPTION_STRING, &b.output_file, "FILE", 0, 0,
          "append lines of JSON"},

@@ -8,8 +8,8 @@
 /* `name`: "cpu" or NULL; "cuda", "metal" or "emulator" for the first GPU of that driver, with :N
  * behind for another; "auto": this machine's GPU, if one can be used and int8 activations are not
  * asked for, else the CPU; the log says which and why. `cpu` describes the CPU device; int8
- * activations are refused for a GPU, and its threads and levels mean nothing there. Ends with
- * device->table->close. */
+ * activations are refused for a GPU, and its threads and levels mean nothing there: all processors
+ * load a GPU's weights. Ends with device->table->close. */
 enum status device_open(struct device **out, const char *name, const struct cpu_options *cpu,
                         struct error *error);
 

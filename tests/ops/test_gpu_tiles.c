@@ -3,6 +3,7 @@
 #include "ops/linear_case.h"
 
 #include "device/gpu/gpu_tiles.h"
+#include "device/gpu/gpu_upload.h"
 
 /* The 16 bits that the matrix unit's first operand has for row g (low 0) or g + 8 (1) and j of a
  * half: fragment() of kernels/cuda/linear_tiles.h, one value at a time. */
@@ -66,35 +67,114 @@ static void read_tile(const struct gpu_tile_shape *shape, const uint8_t *packed,
     }
 }
 
+/* A row's factor is a power of two with which its weights fill the upper range of f16. */
+static void check_factor(const struct gpu_tile_shape *shape, const uint8_t *packed, uint32_t row,
+                         float largest)
+{
+    float factor;
+    int exponent;
+    if (!shape->row_factors || largest < 0x1p-100f || !isfinite(largest))
+        return;
+    memcpy(&factor, packed + shape->row_factors + row * sizeof factor, sizeof factor);
+    assert_true(frexpf(factor, &exponent) == 0.5f);
+    if (largest * factor > 65504.0f || largest * factor < 128.0f)
+        fail_msg("row %u: %g times %g", row, (double)largest, (double)factor);
+}
+
+/* A driver whose memory is the test's own; it writes `writes_left` times, then fails. */
+struct gpu_memory {
+    uint8_t *bytes;
+    size_t n, writes_left;
+};
+
+static enum status write_memory(struct gpu *gpu, const struct gpu_range *to, const void *from,
+                                size_t bytes, struct error *error)
+{
+    (void)gpu;
+    struct gpu_memory *memory = (struct gpu_memory *)(uintptr_t)to->memory;
+    if (memory->writes_left-- == 0)
+        return error_set(error, ERROR_IO, "the driver fails");
+    enum status status = gpu_check_range(to, memory->n, bytes, error);
+    if (status == OK)
+        memcpy(memory->bytes + to->offset, from, bytes);
+    return status;
+}
+
+static const struct gpu_driver memory_driver = {.write = write_memory};
+
+/* What is loaded equals what is packed, at an offset and with nothing written around it. */
+static void check_load(const struct weight_slice *slices, int n_slices,
+                       const struct gpu_tile_shape *shape, const uint8_t *packed, int n_threads)
+{
+    enum { AT = 256 };
+    struct error error;
+    struct gpu_memory memory = {calloc(1, shape->bytes + 2 * AT), shape->bytes + 2 * AT, SIZE_MAX};
+    struct gpu_device gpu = {.driver = &memory_driver};
+    const uint8_t zeros[AT] = {0};
+    assert_non_null(memory.bytes);
+    assert_int_equal(thread_pool_new(&gpu.loaders, n_threads, &error), OK);
+    struct gpu_range to = {&memory, AT};
+    assert_int_equal(gpu_tiles_load(&gpu, slices, n_slices, shape, &to, &error), OK);
+    gpu_upload_done(&gpu);
+    assert_memory_equal(memory.bytes, zeros, AT);
+    assert_memory_equal(memory.bytes + AT + shape->bytes, zeros, AT);
+    if (memcmp(memory.bytes + AT, packed, shape->bytes) != 0)
+        fail_msg("%u x %u: %d threads load other bytes", shape->rows, shape->cols, n_threads);
+    free(memory.bytes);
+}
+
+/* Packs the slices, which lie one below the other as tiles of the form, and reads them back. */
+static void check_slices(const struct weight_slice *slices, int n_slices, enum gpu_tile_form form)
+{
+    struct gpu_tile_shape shape;
+    assert_true(gpu_tiles_describe(slices, n_slices, &shape));
+    assert_int_equal(shape.form, form);
+    uint8_t *packed = calloc(1, shape.bytes);
+    assert_non_null(packed);
+    assert_true(gpu_tiles_pack(slices, n_slices, &shape, packed));
+    uint32_t first = 0;
+    for (int i = 0; i < n_slices; i++) {
+        const struct weight_slice *slice = &slices[i];
+        const struct weight *w = &slice->weight;
+        float *row = malloc((size_t)(w->cols + 64) * sizeof *row), tile[64];
+        for (uint32_t r = 0; r < slice->rows; r++) {
+            float largest = 0.0f;
+            weight_row_dequantize(w, row_pattern_at(&slice->pattern, slice->row + r), row);
+            for (uint32_t k = 0; k < shape.n_tiles; k++) {
+                read_tile(&shape, packed, first + r, k, tile);
+                for (uint32_t c = 0; c < 64 && k * 64 + c < slice->cols; c++) {
+                    float wanted = row[slice->col + k * 64 + c];
+                    largest = fmaxf(largest, fabsf(wanted));
+                    if (tile[c] != wanted)
+                        fail_msg("%s: [%u, %u] is %.9g, not %.9g", weight_info(w->encoding)->name,
+                                 r, k * 64 + c, (double)tile[c], (double)wanted);
+                }
+            }
+            check_factor(&shape, packed, first + r, largest);
+        }
+        if (slice->bias)
+            assert_memory_equal(packed + shape.out_bias + first * sizeof(float), slice->bias,
+                                (size_t)slice->rows * sizeof(float));
+        first += (uint32_t)slice->rows;
+        free(row);
+    }
+    if (shape.order)
+        assert_memory_equal(packed + shape.order, slices->weight.order,
+                            shape.cols * sizeof(int32_t));
+    check_load(slices, n_slices, &shape, packed, 1);
+    check_load(slices, n_slices, &shape, packed, 3);
+    free(packed);
+}
+
 static void check_weight(const struct weight *w, enum gpu_tile_form form, bool has_bias)
 {
-    float *row = malloc((size_t)(w->cols + 64) * sizeof *row);
-    float *bias = calloc((size_t)w->rows, sizeof *bias), tile[64];
+    float *bias = calloc((size_t)w->rows, sizeof *bias);
     for (int64_t i = 0; i < w->rows; i++)
         bias[i] = (float)i;
     struct weight_slice slice = {.weight = *w, .row = 1, .rows = w->rows - 1, .cols = w->cols};
     slice.bias = has_bias ? bias : NULL;
-    struct gpu_tile_shape shape;
-    assert_true(gpu_tiles_describe(&slice, 1, &shape));
-    assert_int_equal(shape.form, form);
-    uint8_t *packed = calloc(1, shape.bytes);
-    assert_non_null(packed);
-    assert_true(gpu_tiles_pack(&slice, 1, &shape, packed));
-    for (uint32_t r = 0; r < shape.rows; r++) {
-        weight_row_dequantize(w, 1 + r, row);
-        for (uint32_t k = 0; k < shape.n_tiles; k++) {
-            read_tile(&shape, packed, r, k, tile);
-            for (uint32_t c = 0; c < 64 && k * 64 + c < w->cols; c++)
-                if (tile[c] != row[k * 64 + c])
-                    fail_msg("%s: [%u, %u] is %.9g, not %.9g", weight_info(w->encoding)->name, r,
-                             k * 64 + c, (double)tile[c], (double)row[k * 64 + c]);
-        }
-    }
-    if (has_bias)
-        assert_memory_equal(packed + shape.out_bias, bias, shape.rows * sizeof *bias);
-    free(packed);
+    check_slices(&slice, 1, form);
     free(bias);
-    free(row);
 }
 
 static void test_tiles_hold_every_value(void **unused)
@@ -167,6 +247,88 @@ static void test_floats_of_4_bits_are_packed_as_such(void **unused)
     check_weight(&w, GPU_TILE_q8s2w, false);
 }
 
+/* Columns from one that begins no tile on, rows of some heads, and padding behind both. */
+static void test_tiles_of_a_part_of_a_weight(void **unused)
+{
+    (void)unused;
+    static const enum weight_encoding encodings[] = {WEIGHT_BF16, WEIGHT_Q4_0, WEIGHT_Q8_0};
+    static const enum gpu_tile_form forms[] = {GPU_TILE_bf16, GPU_TILE_q4s2w, GPU_TILE_q8s2w};
+    uint64_t state = 8;
+    for (int i = 0; i < 3; i++) {
+        struct weight w = new_weight(encodings[i], 96, 256, &state);
+        struct weight_slice slice = {.weight = w, .row = 3, .rows = 39, .col = 32, .cols = 160};
+        slice.pattern = (struct row_pattern){.first = 4, .run = 8, .stride = 16};
+        check_slices(&slice, 1, forms[i]);
+        free((void *)(uintptr_t)w.data);
+    }
+}
+
+static void test_an_order_and_the_biases_of_one_part(void **unused)
+{
+    (void)unused;
+    uint64_t state = 9;
+    float bias[24];
+    int32_t order[64];
+    struct weight a = new_weight(WEIGHT_Q8_0, 32, 64, &state);
+    struct weight b = new_weight(WEIGHT_Q8_0, 24, 64, &state);
+    for (int i = 0; i < 24; i++)
+        bias[i] = 0.5f * (float)(i + 1);
+    struct weight_slice slices[] = {{.weight = a, .rows = 32, .cols = 64},
+                                    {.weight = b, .rows = 24, .cols = 64, .bias = bias}};
+    check_slices(slices, 2, GPU_TILE_q8s2w);
+    for (int i = 0; i < 64; i++)
+        order[i] = 63 - i;
+    slices[1].weight.has_order = true;
+    slices[1].weight.order = order;
+    check_slices(&slices[1], 1, GPU_TILE_q8s2w);
+    free((void *)(uintptr_t)a.data);
+    free((void *)(uintptr_t)b.data);
+}
+
+/* More than a piece of the upload: many rows of tiles, and rows of which one is more. */
+static void test_large_weights_are_loaded_in_pieces(void **unused)
+{
+    (void)unused;
+    static const struct {
+        enum weight_encoding encoding;
+        int64_t rows, cols;
+        enum gpu_tile_form form;
+    } cases[] = {{WEIGHT_Q4_0, 5000, 2048, GPU_TILE_q4s2w}, {WEIGHT_F16, 40, 140000, GPU_TILE_f16}};
+    uint64_t state = 10;
+    for (int i = 0; i < 2; i++) {
+        struct weight w = new_weight(cases[i].encoding, cases[i].rows, cases[i].cols, &state);
+        struct weight_slice slice = {.weight = w, .rows = w.rows, .cols = w.cols};
+        check_slices(&slice, 1, cases[i].form);
+        free((void *)(uintptr_t)w.data);
+    }
+}
+
+/* Whichever write it is: of a piece in the middle, of the last levels. */
+static void test_a_write_that_fails_is_told(void **unused)
+{
+    (void)unused;
+    uint64_t state = 11;
+    struct error error;
+    struct gpu_tile_shape shape;
+    struct gpu_device gpu = {.driver = &memory_driver};
+    struct weight w = new_weight(WEIGHT_Q8_0, 3000, 2048, &state);
+    struct weight_slice slice = {.weight = w, .rows = w.rows, .cols = w.cols};
+    assert_true(gpu_tiles_describe(&slice, 1, &shape));
+    assert_int_equal(thread_pool_new(&gpu.loaders, 3, &error), OK);
+    uint8_t *bytes = malloc(shape.bytes);
+    enum status status = ERROR_IO;
+    for (size_t n = 0; status != OK && n < 8; n++) {
+        struct gpu_memory memory = {bytes, shape.bytes, n};
+        status = gpu_tiles_load(&gpu, &slice, 1, &shape, &(struct gpu_range){&memory, 0}, &error);
+        assert_true(status == (n < 6 ? ERROR_IO : OK)); /* two pieces, of three sections each */
+        if (status != OK)
+            assert_string_equal(error.message, "the driver fails");
+    }
+    gpu_upload_done(&gpu);
+    free(bytes);
+    free((void *)(uintptr_t)w.data);
+}
+
 static void test_parts_that_lie_alike_are_one_matrix(void **unused)
 {
     (void)unused;
@@ -197,6 +359,10 @@ int main(void)
         cmocka_unit_test(test_tiles_hold_every_value),
         cmocka_unit_test(test_levels_of_two_bytes_stay_so),
         cmocka_unit_test(test_floats_of_4_bits_are_packed_as_such),
+        cmocka_unit_test(test_tiles_of_a_part_of_a_weight),
+        cmocka_unit_test(test_an_order_and_the_biases_of_one_part),
+        cmocka_unit_test(test_large_weights_are_loaded_in_pieces),
+        cmocka_unit_test(test_a_write_that_fails_is_told),
         cmocka_unit_test(test_parts_that_lie_alike_are_one_matrix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -243,10 +243,50 @@ static void floats_are_quantized_as_by_mlx(void **state)
     str_done(&r.file);
 }
 
+/* Any number of codes into a stream and back: the last word and byte are part of neither's rest. */
+static void streams_end_anywhere(void **state)
+{
+    (void)state;
+    static const int widths[] = {2, 3, 4, 5, 6, 8};
+    for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
+        for (size_t n = 1; n <= 40; n++) {
+            uint8_t codes[40], back[41], stream[41];
+            float level = 1;
+            size_t bytes = (n * (size_t)widths[k] + 7) / 8;
+            for (size_t i = 0; i < n; i++)
+                codes[i] = (uint8_t)((i * 37 + n) % (1u << widths[k]));
+            memset(stream, 0xEE, sizeof stream);
+            memset(back, 0xEE, sizeof back);
+            weight_pack_stream(codes, n, widths[k], stream);
+            assert_int_equal(stream[bytes], 0xEE);
+            for (size_t bit = 0; bit < 8 * bytes; bit++) {
+                size_t i = bit / (size_t)widths[k], place = bit % (size_t)widths[k];
+                assert_int_equal(stream[bit / 8] >> bit % 8 & 1, i < n ? codes[i] >> place & 1 : 0);
+            }
+            uint8_t *exact = malloc(bytes); /* a sanitizer sees what is read behind it */
+            assert_non_null(exact);
+            memcpy(exact, stream, bytes);
+            struct weight w = {.encoding = WEIGHT_AFFINE, .rows = 1, .cols = (int64_t)n};
+            w.data = exact;
+            w.levels = (struct weight_levels){.bits = widths[k],
+                                              .group = 64,
+                                              .group_rows = 1,
+                                              .scales = (const uint8_t *)&level,
+                                              .factor = 1.0f};
+            if (bytes == n * (size_t)widths[k] / 8) { /* rows are whole bytes */
+                weight_row_read(&w, 0, &(struct weight_row){.codes = back});
+                assert_memory_equal(back, codes, n);
+                assert_int_equal(back[n], 0xEE);
+            }
+            free(exact);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_equal_mlx_bit_for_bit),
+        cmocka_unit_test(streams_end_anywhere),
         cmocka_unit_test(parts_rebuild_the_values),
         cmocka_unit_test(pieces_and_copies_read_the_same),
         cmocka_unit_test(block_scales_belong_to_rows_and_columns),

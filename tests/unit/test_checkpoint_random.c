@@ -1,5 +1,6 @@
 /* Random weights: every encoding has the spread that is asked of it, and the same name the same
  * bytes. */
+#include "base/map.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random.h"
 
@@ -65,6 +66,64 @@ static void names_tell_weights_apart_and_repeat_them(void **state)
     random_weights_free(r);
 }
 
+/* Hashes of what one loop of one thread drew (commit 48e8493, before there were tasks). */
+static void threads_make_the_bytes_of_one_loop(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *encoding;
+        uint64_t hash;
+    } cases[] = {{"f32", 0x3628a2b62cdcd684},
+                 {"bf16", 0xc53b64098f9d4f1b},
+                 {"q4_0", 0x173431743b58425c},
+                 {"q6_k", 0x3f12a325f2444e9a}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct random_weights *r;
+        struct weight w;
+        assert_int_equal(random_weights_new(&r, cases[i].encoding, NULL), OK);
+        assert_int_equal(random_weights_make(r, "a", 371, 4096, true, &w, NULL), OK);
+        assert_true(hash_bytes(w.data, (size_t)weight_bytes(&w)) == cases[i].hash);
+        random_weights_free(r);
+    }
+}
+
+/* MLX's codes as a checkpoint that is to be quantized has them. */
+static void codes_are_made_with_the_spread_of_floats(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"model_type\": \"llama\"}";
+    static const char *const words[] = {"mlx_q4", "mlx_q8"};
+    for (int i = 0; i < 2; i++) {
+        struct checkpoint *c;
+        struct weight w, again, shape;
+        float row[COLS];
+        double sum = 0.0, squares = 0.0, n = (double)ROWS * COLS;
+        assert_int_equal(checkpoint_parse_random(&c, "here", text, sizeof text - 1, words[i], NULL),
+                         OK);
+        assert_int_equal(checkpoint_weight_of(c, "a.weight", ROWS, COLS, false, &shape, NULL), OK);
+        assert_int_equal(checkpoint_weight_of(c, "a.weight", ROWS, COLS, true, &w, NULL), OK);
+        assert_int_equal(checkpoint_weight_of(c, "a.weight", ROWS, COLS, true, &again, NULL), OK);
+        assert_int_equal(w.encoding, WEIGHT_AFFINE);
+        assert_int_equal(shape.encoding, WEIGHT_AFFINE);
+        assert_int_equal(w.levels.bits, i ? 8 : 4);
+        assert_int_equal(shape.levels.bits, w.levels.bits);
+        assert_int_equal(shape.levels.type, w.levels.type);
+        assert_memory_equal(w.data, again.data, (size_t)weight_bytes(&w));
+        for (int k = 0; k < ROWS; k++) {
+            weight_row_dequantize(&w, k, row);
+            for (int j = 0; j < COLS; j++) {
+                sum += (double)row[j];
+                squares += (double)row[j] * (double)row[j];
+            }
+        }
+        double mean = sum / n, deviation = sqrt(squares / n - mean * mean), wanted = 1 / sqrt(COLS);
+        assert_true(fabs(deviation / wanted - 1) < 0.02 && fabs(mean) < 0.02 * wanted);
+        checkpoint_release(c, &w);
+        checkpoint_release(c, &again);
+        checkpoint_free(c);
+    }
+}
+
 static void vectors_and_odd_widths_have_types_of_their_own(void **state)
 {
     (void)state;
@@ -124,6 +183,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_encoding_keeps_activations_at_their_size),
         cmocka_unit_test(names_tell_weights_apart_and_repeat_them),
+        cmocka_unit_test(threads_make_the_bytes_of_one_loop),
+        cmocka_unit_test(codes_are_made_with_the_spread_of_floats),
         cmocka_unit_test(vectors_and_odd_widths_have_types_of_their_own),
         cmocka_unit_test(an_unknown_type_is_refused_with_the_list),
         cmocka_unit_test(a_configuration_alone_is_a_checkpoint),

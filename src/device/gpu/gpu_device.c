@@ -1,6 +1,7 @@
 /* Opening the GPU device: memory, kernels, the queue. */
 #include "device/gpu/gpu_device.h"
 #include "device/gpu/gpu_split.h"
+#include "device/gpu/gpu_upload.h"
 
 #include "base/system.h"
 
@@ -164,6 +165,7 @@ static void gpu_close(struct device *device)
         if (own[i])
             gpu->driver->free(gpu->gpu, own[i]);
     gpu_split_done(gpu);
+    gpu_upload_done(gpu);
     gpu->driver->close(gpu->gpu);
     free(gpu);
 }

@@ -213,7 +213,8 @@ struct gpu_device {
     struct gpu_splits splits;
     struct gpu_memory *sampling; /* what the turns of sample know, twice; NULL: none is reserved */
     size_t sampling_bytes;
-    bool is_queued; /* something was dispatched since the last wait */
+    struct thread_pool *loaders; /* gpu_upload.h; NULL: nothing is loaded yet */
+    bool is_queued;              /* something was dispatched since the last wait */
     struct gpu_memory *split_parts, *split_levels; /* gpu_split.h; NULL: no attention yet */
     bool is_beside; /* what is dispatched needs not see what was dispatched just before */
 };

@@ -44,15 +44,8 @@ static enum status write_matrix(struct gpu_device *gpu, struct gpu_memory *to, i
                                 const struct weight_slice *slices, int n_slices,
                                 const struct gpu_tile_shape *shape, struct error *error)
 {
-    uint8_t *packed = calloc(1, shape->bytes);
-    if (!packed || !gpu_tiles_pack(slices, n_slices, shape, packed)) {
-        free(packed);
-        return error_memory(error, shape->bytes);
-    }
-    enum status status = gpu->driver->write(
-        gpu->gpu, &(struct gpu_range){to, (size_t)e * shape->bytes}, packed, shape->bytes, error);
-    free(packed);
-    return status;
+    return gpu_tiles_load(gpu, slices, n_slices, shape,
+                          &(struct gpu_range){to, (size_t)e * shape->bytes}, error);
 }
 
 enum status gpu_experts_write(struct gpu_device *gpu, const struct gpu_experts *experts, int32_t e,

@@ -54,18 +54,10 @@ static enum status load_tiles(struct gpu_device *gpu, struct unit *unit,
         if (status != OK)
             return status;
     }
-    size_t bytes = unit->tiles.bytes;
-    uint8_t *packed = calloc(1, bytes);
-    if (!packed || !gpu_tiles_pack(slices, n_slices, &unit->tiles, packed)) {
-        free(packed);
-        return error_memory(error, bytes);
-    }
-    enum status status = gpu->driver->alloc(gpu->gpu, bytes, &unit->memory, error);
-    if (status == OK)
-        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){unit->memory, 0}, packed, bytes,
-                                    error);
-    free(packed);
-    return status;
+    enum status status = gpu->driver->alloc(gpu->gpu, unit->tiles.bytes, &unit->memory, error);
+    return status == OK ? gpu_tiles_load(gpu, slices, n_slices, &unit->tiles,
+                                         &(struct gpu_range){unit->memory, 0}, error)
+                        : status;
 }
 
 /* The sizes that `max_rows` rows of n_tiles tiles need. */

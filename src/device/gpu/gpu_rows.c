@@ -2,9 +2,11 @@
 #include "device/gpu/gpu_device.h"
 
 #include "base/size.h"
+#include "device/gpu/gpu_upload.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Every kernel here gives a threadgroup to a row, or to a part of it. */
 static void run_rows(struct device *device, enum gpu_kernel_name kernel,
@@ -29,26 +31,30 @@ static size_t row_bytes(const struct embedding *e)
     return (size_t)e->cols * (e->dtype == KD_F32 ? 4 : 2);
 }
 
-static enum status upload_rows(struct gpu_device *gpu, const struct weight *weight,
-                               struct embedding *e, struct error *error)
+static void load_row(void *context, int64_t row, uint8_t *scratch,
+                     uint8_t *const to[GPU_UPLOAD_SECTIONS])
 {
+    const struct weight *weight = context;
+    (void)scratch;
+    if (weight_is_float(weight))
+        memcpy(to[0], weight_row_data(weight, row), weight_row_bytes(weight));
+    else
+        weight_row_dequantize(weight, row, (float *)(void *)to[0]);
+}
+
+static enum status load_rows(struct gpu_device *gpu, const struct weight *weight,
+                             struct embedding *e, struct error *error)
+{
+    struct weight table = *weight;
     size_t bytes = row_bytes(e);
     enum status status =
         gpu->driver->alloc(gpu->gpu, (size_t)weight->rows * bytes, &e->memory, error);
-    float *expanded = malloc((size_t)e->cols * sizeof *expanded);
-    if (status == OK && !expanded)
-        status = error_memory(error, (size_t)e->cols * sizeof *expanded);
-    for (int64_t row = 0; row < weight->rows && status == OK; row++) {
-        const void *from = weight_row_data(weight, row);
-        if (!weight_is_float(weight)) {
-            weight_row_dequantize(weight, row, expanded);
-            from = expanded;
-        }
-        status = gpu->driver->write(gpu->gpu, &(struct gpu_range){e->memory, (size_t)row * bytes},
-                                    from, bytes, error);
-    }
-    free(expanded);
-    return status;
+    struct gpu_upload upload = {.to = {e->memory, 0},
+                                .sections = {{0, bytes}},
+                                .n_items = weight->rows,
+                                .make = load_row,
+                                .context = &table};
+    return status == OK ? gpu_upload(gpu, &upload, error) : status;
 }
 
 enum status gpu_embedding_load(struct device *device, const struct weight *weight,
@@ -66,7 +72,7 @@ enum status gpu_embedding_load(struct device *device, const struct weight *weigh
     e->dtype = weight->encoding == WEIGHT_F16    ? KD_F16
                : weight->encoding == WEIGHT_BF16 ? KD_BF16
                                                  : KD_F32;
-    enum status status = upload_rows(gpu_device_of(device), weight, e, error);
+    enum status status = load_rows(gpu_device_of(device), weight, e, error);
     if (status != OK) {
         gpu_embedding_free(device, e);
         return status;

@@ -16,13 +16,20 @@
 
 #include "base/half.h"
 #include "base/size.h"
-#include "device/gpu/gpu_weight.h"
+#include "device/gpu/gpu_upload.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = KD_TILE_ROWS, COLS = KD_TILE_COLS, LANES = 32, WORD = 16, SECTION_ALIGN = 256 };
+enum {
+    ROWS = KD_TILE_ROWS,
+    COLS = KD_TILE_COLS,
+    LANES = 32,
+    WORD = 16,
+    SECTION_ALIGN = 256,
+    ROW_GAP = 64 /* or rows of 4096 bytes would all fall into the same few lines of the cache */
+};
 
 #define TILE_INFO(name, bits, spans, level_bytes) {bits, spans, level_bytes},
 const struct gpu_tile_info gpu_tile_infos[N_GPU_TILE_FORMS] = {GPU_TILE_FORMS(TILE_INFO)};
@@ -93,7 +100,7 @@ static uint32_t n_levels(const struct gpu_tile_shape *shape)
     return (shape->n_tiles + (1u << shape->level_shift) - 1) >> shape->level_shift;
 }
 
-/* Bytes of a row of tiles, and of its levels. */
+/* Bytes of a row of tiles, of its levels and of its rows' factors. */
 static size_t codes_bytes(const struct gpu_tile_shape *shape)
 {
     return (size_t)shape->n_tiles * ROWS * COLS * gpu_tile_infos[shape->form].bits / 8;
@@ -103,6 +110,11 @@ static size_t levels_bytes(const struct gpu_tile_shape *shape)
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[shape->form];
     return (size_t)n_levels(shape) * info->spans * ROWS * info->level_bytes;
+}
+
+static size_t factors_bytes(const struct gpu_tile_shape *shape)
+{
+    return gpu_tile_infos[shape->form].spans ? ROWS * sizeof(float) : 0;
 }
 
 static size_t add_section(struct gpu_tile_shape *out, size_t bytes)
@@ -135,8 +147,7 @@ bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices, struct 
     size_t row_tiles = size_round_up((size_t)ceil_div(out->rows, ROWS), KD_TILE_STACK);
     add_section(out, row_tiles * codes_bytes(out));
     out->levels = add_section(out, row_tiles * levels_bytes(out));
-    bool has_codes = gpu_tile_infos[out->form].spans > 0;
-    out->row_factors = add_section(out, has_codes ? row_tiles * ROWS * sizeof(float) : 0);
+    out->row_factors = add_section(out, row_tiles * factors_bytes(out));
     out->out_bias = add_section(out, has_bias ? out->rows * sizeof(float) : 0);
     out->order = add_section(out, slices->weight.has_order ? out->cols * sizeof(int32_t) : 0);
     return true;
@@ -153,42 +164,111 @@ uint32_t gpu_tile_column(uint32_t position, uint32_t spans)
 
 /* --- packing ---------------------------------------------------------------------------------- */
 
-/* Rows of one row of tiles, taken apart: codes or 16-bit values [ROWS][n_tiles * COLS] of 2 bytes,
- * scales and biases [ROWS][n_groups]. */
+/* Rows of one row of tiles, taken apart: codes or 16-bit values [ROWS][width], scales and biases
+ * [ROWS][n_groups]. */
 struct rows {
-    uint16_t *values;
+    uint8_t *values;
     float *scales, *biases;
-    uint8_t *codes; /* a row's */
-    uint32_t width, n_groups, group;
+    uint32_t group, n_groups;
+    size_t row_bytes; /* of values */
 };
 
-static void read_row(const struct weight_slice *slice, int64_t row, int r, const struct rows *to)
+static size_t value_bytes(const struct gpu_tile_shape *shape)
+{
+    return gpu_tile_infos[shape->form].bits == 16 ? 2 : 1;
+}
+
+/* Their sizes. */
+static struct rows describe_rows(const struct weight_slice *slice,
+                                 const struct gpu_tile_shape *shape)
+{
+    uint32_t group = (uint32_t)weight_shape(&slice->weight).group;
+    return (struct rows){.group = group,
+                         .n_groups = (uint32_t)ceil_div(slice->cols, group),
+                         .row_bytes = (size_t)shape->n_tiles * COLS * value_bytes(shape) + ROW_GAP};
+}
+
+/* Room for the rows of any of the slices. */
+static size_t rows_bytes(const struct weight_slice *slices, int n_slices,
+                         const struct gpu_tile_shape *shape)
+{
+    size_t most = 0;
+    for (int i = 0; i < n_slices; i++) {
+        struct rows rows = describe_rows(&slices[i], shape);
+        most = size_max(most, ROWS * (rows.row_bytes + 2 * rows.n_groups * sizeof(float)));
+    }
+    return most;
+}
+
+static struct rows rows_in(const struct weight_slice *slice, const struct gpu_tile_shape *shape,
+                           uint8_t *scratch)
+{
+    struct rows rows = describe_rows(slice, shape);
+    rows.values = scratch;
+    rows.scales = (float *)(void *)(scratch + ROWS * rows.row_bytes);
+    rows.biases = rows.scales + ROWS * (size_t)rows.n_groups;
+    return rows;
+}
+
+/* Row `row` of the slice; columns behind its last one are 0. */
+static void read_row(const struct weight_slice *slice, int64_t row, size_t r, const struct rows *to)
 {
     struct weight one = weight_row_piece(
         &slice->weight, row_pattern_at(&slice->pattern, slice->row + row), slice->col, slice->cols);
-    uint16_t *values = to->values + (size_t)r * to->width;
+    uint8_t *values = to->values + r * to->row_bytes;
+    size_t bytes = (size_t)slice->cols * (weight_is_float(&one) ? 2 : 1);
+    memset(values + bytes, 0, to->row_bytes - bytes);
     if (weight_is_float(&one)) {
-        memcpy(values, one.data, (size_t)slice->cols * 2);
+        memcpy(values, one.data, bytes);
         return;
     }
-    struct weight_row parts = {.codes = to->codes,
-                               .scales = to->scales + (size_t)r * to->n_groups,
-                               .biases = to->biases + (size_t)r * to->n_groups};
+    struct weight_row parts = {.codes = values,
+                               .scales = to->scales + r * to->n_groups,
+                               .biases = to->biases + r * to->n_groups};
     weight_row_read(&one, 0, &parts);
-    for (int64_t c = 0; c < slice->cols; c++)
-        values[c] = to->codes[c];
 }
 
-/* A lane's half of a row: the values of j = 0 .. 7. */
-static void half_of(const uint16_t *tile, uint32_t t, uint32_t half, uint32_t spans,
-                    uint16_t out[8])
+/* Rows [first, first + ROWS) of the slice, as far as there are any. */
+static void read_rows(const struct weight_slice *slice, int64_t first, const struct rows *to)
 {
-    for (uint32_t j = 0; j < 8; j++)
-        out[j] = tile[gpu_tile_column(32 * half + 8 * t + j, spans)];
+    int64_t left = slice->rows - first;
+    size_t n = left < ROWS ? (size_t)left : ROWS;
+    for (size_t r = 0; r < n; r++)
+        read_row(slice, first + (int64_t)r, r, to);
+    memset(to->values + n * to->row_bytes, 0, (ROWS - n) * to->row_bytes);
+    memset(to->scales + n * to->n_groups, 0, (ROWS - n) * to->n_groups * sizeof(float));
+    memset(to->biases + n * to->n_groups, 0, (ROWS - n) * to->n_groups * sizeof(float));
+}
+
+static uint32_t load_u32(const uint8_t *from)
+{
+    uint32_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static uint64_t load_u64(const uint8_t *from)
+{
+    uint64_t value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static void store_u32(uint8_t *to, uint32_t value)
+{
+    memcpy(to, &value, sizeof value);
+}
+
+/* Four bytes, each moved to the even one of its place. */
+static uint64_t spread(uint32_t bytes)
+{
+    uint64_t x = bytes;
+    x = (x | x << 16) & 0x0000FFFF0000FFFFu;
+    return (x | x << 8) & 0x00FF00FF00FF00FFu;
 }
 
 /* Value j of a word of floats; `code` is twice its value and 16, or 0 where there is none. */
-static uint32_t e2m1_bits(uint16_t code, uint32_t j)
+static uint32_t e2m1_bits(uint8_t code, uint32_t j)
 {
     static const uint8_t magnitudes[13] = {0, 1, 2, 3, 4, [6] = 5, [8] = 6, [12] = 7};
     static const uint32_t signs[4] = {15, 12, 14, 13}, places[4] = {9, 6, 3, 0};
@@ -197,78 +277,117 @@ static uint32_t e2m1_bits(uint16_t code, uint32_t j)
     return ((uint32_t)is_negative << signs[j / 2] | magnitude << places[j / 2]) << (16 * (j % 2));
 }
 
-/* A lane's half of row g + 8 * low into its words. */
-static void pack_half(const uint16_t v[8], enum gpu_tile_form form, uint32_t half, uint32_t low,
-                      uint8_t *to)
+/* A lane's half of row g + 8 * low into its words; the values of j = 0 .. 3 lie at `a`, those of
+ * j = 4 .. 7 at `b`. */
+static inline void pack_half(uint32_t bits, bool is_e2m1, const uint8_t *a, const uint8_t *b,
+                             uint32_t half, uint32_t low, uint8_t *to)
 {
-    uint32_t word = 0, bits = gpu_tile_infos[form].bits;
-    for (uint32_t j = 0; j < 8; j++)
-        if (form == GPU_TILE_e2m1)
-            word |= e2m1_bits(v[j], j);
-        else if (bits == 4)
-            word |= (uint32_t)v[j] << (4 * (j / 4 + j % 4 / 2 * 2 + 4 * (j % 2)));
-        else if (bits == 8)
-            to[half * LANES * WORD + 8 * low + j % 4 * 2 + j / 4] = (uint8_t)v[j];
-        else
-            memcpy(to + (2 * half + j / 4) * LANES * WORD + 8 * (j % 4 / 2) + 4 * low + 2 * (j % 2),
-                   &v[j], 2);
-    if (bits == 4)
-        memcpy(to + 8 * low + 4 * half, &word, sizeof word);
+    if (is_e2m1) {
+        uint32_t word = 0;
+        for (uint32_t j = 0; j < 4; j++)
+            word |= e2m1_bits(a[j], j) | e2m1_bits(b[j], 4 + j);
+        store_u32(to + 8 * low + 4 * half, word);
+    } else if (bits == 4) {
+        uint32_t pairs = load_u32(a) | load_u32(b) << 4; /* 0, 4, 1, 5, 2, 6, 3, 7 */
+        pairs = (pairs & 0xFF0000FFu) | (pairs & 0xFF00) << 8 | (pairs >> 8 & 0xFF00);
+        store_u32(to + 8 * low + 4 * half, pairs);
+    } else if (bits == 8) {
+        uint64_t pairs = spread(load_u32(a)) | spread(load_u32(b)) << 8;
+        memcpy(to + half * LANES * WORD + 8 * low, &pairs, sizeof pairs);
+    } else {
+        const uint8_t *const parts[2] = {a, b};
+        for (uint32_t i = 0; i < 2; i++) {
+            uint64_t four = load_u64(parts[i]);
+            uint8_t *word = to + (2 * half + i) * LANES * WORD + 4 * low;
+            store_u32(word, (uint32_t)four);
+            store_u32(word + 8, (uint32_t)(four >> 32));
+        }
+    }
+}
+
+/* `bits`, `spans` and is_e2m1 are the form's, as constants. */
+static inline void pack_tiles(uint32_t bits, uint32_t spans, bool is_e2m1, const struct rows *rows,
+                              uint32_t n_tiles, uint8_t *to)
+{
+    const size_t size = bits == 16 ? 2 : 1;
+    for (uint32_t k = 0; k < n_tiles; k++, to += ROWS * COLS * bits / 8)
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t low = i / 2, half = i % 2, position = 32 * half + 8 * (lane % 4);
+                const uint8_t *tile =
+                    rows->values + (lane / 4 + 8 * low) * rows->row_bytes + (size_t)k * COLS * size;
+                pack_half(bits, is_e2m1, tile + gpu_tile_column(position, spans) * size,
+                          tile + gpu_tile_column(position + 4, spans) * size, half, low,
+                          to + (size_t)lane * WORD);
+            }
 }
 
 static void pack_codes(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
 {
     const struct gpu_tile_info *info = &gpu_tile_infos[shape->form];
-    for (uint32_t k = 0; k < shape->n_tiles; k++, to += (size_t)ROWS * COLS * info->bits / 8)
-        for (uint32_t lane = 0; lane < LANES; lane++)
-            for (uint32_t half = 0; half < 2; half++)
-                for (uint32_t low = 0; low < 2; low++) {
-                    const uint16_t *row = rows->values +
-                                          (size_t)(lane / 4 + 8 * low) * rows->width +
-                                          (size_t)k * COLS;
-                    uint16_t v[8];
-                    half_of(row, lane % 4, half, info->spans, v);
-                    pack_half(v, shape->form, half, low, to + (size_t)lane * WORD);
-                }
+    if (info->bits == 16)
+        pack_tiles(16, 0, false, rows, shape->n_tiles, to);
+    else if (info->bits == 8 && info->spans == 4)
+        pack_tiles(8, 4, false, rows, shape->n_tiles, to);
+    else if (info->bits == 8)
+        pack_tiles(8, 1, false, rows, shape->n_tiles, to);
+    else if (shape->form == GPU_TILE_e2m1)
+        pack_tiles(4, 1, true, rows, shape->n_tiles, to);
+    else if (info->spans == 4)
+        pack_tiles(4, 4, false, rows, shape->n_tiles, to);
+    else
+        pack_tiles(4, 1, false, rows, shape->n_tiles, to);
 }
 
-static void put_level(const struct gpu_tile_shape *shape, float value, size_t i, uint8_t *to)
+/* One level as it lies: f32, or the file's 2 bytes. */
+static inline uint8_t *put_level(bool is_wide, bool is_bf16, float value, uint8_t *to)
 {
-    uint16_t half = shape->is_bf16 ? bf16_from_f32(value) : f16_from_f32(value);
-    if (gpu_tile_infos[shape->form].level_bytes == 8)
-        memcpy(to + 4 * i, &value, 4);
+    uint16_t half = is_bf16 ? bf16_from_f32(value) : f16_from_f32(value);
+    if (is_wide)
+        memcpy(to, &value, sizeof value);
     else
-        memcpy(to + 2 * i, &half, 2);
+        memcpy(to, &half, sizeof half);
+    return to + (is_wide ? sizeof value : sizeof half);
 }
 
 /* [level][span][g]: scale and bias of row g, then of row g + 8; of e2m1 the scales of its values.
- */
-static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
+ * is_wide, is_bf16 and is_e2m1 are the shape's, as constants. */
+static inline void pack_levels_as(bool is_wide, bool is_bf16, bool is_e2m1, const struct rows *rows,
+                                  const struct gpu_tile_shape *shape, uint8_t *to)
 {
-    uint32_t spans = gpu_tile_infos[shape->form].spans;
-    bool is_e2m1 = shape->form == GPU_TILE_e2m1;
-    size_t i = 0;
+    const uint32_t spans = gpu_tile_infos[shape->form].spans;
     for (uint32_t l = 0; l < n_levels(shape); l++)
         for (uint32_t s = 0; s < spans; s++) {
             uint32_t group = ((l << shape->level_shift) * COLS + s * (COLS / spans)) / rows->group;
-            for (uint32_t g = 0; g < 8; g++)
-                for (uint32_t low = 0; low < 2; low++) {
-                    size_t at = (size_t)(g + 8 * low) * rows->n_groups + group;
-                    bool is_there = group < rows->n_groups;
-                    float scale = is_there ? rows->scales[at] : 0;
-                    put_level(shape, is_e2m1 ? 2 * scale : scale, i++, to);
-                    if (!is_e2m1)
-                        put_level(shape, is_there ? rows->biases[at] : 0, i++, to);
-                }
+            bool is_there = group < rows->n_groups;
+            for (uint32_t i = 0; i < ROWS; i++) {
+                size_t at = (size_t)(i / 2 + 8 * (i % 2)) * rows->n_groups + group;
+                float scale = is_there ? rows->scales[at] : 0;
+                to = put_level(is_wide, is_bf16, is_e2m1 ? 2 * scale : scale, to);
+                if (!is_e2m1)
+                    to = put_level(is_wide, is_bf16, is_there ? rows->biases[at] : 0, to);
+            }
         }
+}
+
+static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *shape, uint8_t *to)
+{
+    if (shape->form == GPU_TILE_e2m1)
+        pack_levels_as(false, true, true, rows, shape, to);
+    else if (gpu_tile_infos[shape->form].level_bytes == 8)
+        pack_levels_as(true, false, false, rows, shape, to);
+    else if (shape->is_bf16)
+        pack_levels_as(false, true, false, rows, shape, to);
+    else
+        pack_levels_as(false, false, false, rows, shape, to);
 }
 
 /* The power of two that brings the row's largest scale * code or bias to 2^13 .. 2^14: their sum
  * stays below the largest f16. */
-static float row_factor(const struct rows *rows, int r, uint32_t bits)
+static float row_factor(const struct rows *rows, size_t r, uint32_t bits)
 {
-    const float *scales = rows->scales + (size_t)r * rows->n_groups;
-    const float *biases = rows->biases + (size_t)r * rows->n_groups;
+    const float *scales = rows->scales + r * rows->n_groups;
+    const float *biases = rows->biases + r * rows->n_groups;
     float largest = 0.0f, largest_code = bits == 4 ? 15.0f : 255.0f;
     for (uint32_t i = 0; i < rows->n_groups; i++)
         largest = fmaxf(largest, fmaxf(fabsf(scales[i]) * largest_code, fabsf(biases[i])));
@@ -278,70 +397,96 @@ static float row_factor(const struct rows *rows, int r, uint32_t bits)
     return ldexpf(1.0f, exponent < -112 ? 126 : 14 - exponent);
 }
 
-static bool rows_init(struct rows *rows, const struct weight_slice *slice,
-                      const struct gpu_tile_shape *shape)
+/* Row `tile` of tiles, its levels and its rows' factors; `scratch` is rows_bytes. */
+static void pack_row(const struct weight_slice *slices, const struct gpu_tile_shape *shape,
+                     int64_t tile, uint8_t *scratch, uint8_t *codes, uint8_t *levels,
+                     uint8_t *factors)
 {
-    rows->width = shape->n_tiles * COLS;
-    rows->group = (uint32_t)weight_shape(&slice->weight).group;
-    rows->n_groups = (uint32_t)ceil_div(slice->cols, rows->group);
-    rows->values = calloc((size_t)ROWS * rows->width, sizeof *rows->values);
-    rows->scales = calloc((size_t)ROWS * rows->n_groups, sizeof *rows->scales);
-    rows->biases = calloc((size_t)ROWS * rows->n_groups, sizeof *rows->biases);
-    rows->codes = malloc(rows->width);
-    return rows->values && rows->scales && rows->biases && rows->codes;
-}
-
-static void rows_done(struct rows *rows)
-{
-    free(rows->values);
-    free(rows->scales);
-    free(rows->biases);
-    free(rows->codes);
-}
-
-/* `row` is the slice's first row in the whole. */
-static bool pack_slice(const struct weight_slice *slice, const struct gpu_tile_shape *shape,
-                       size_t row, uint8_t *to)
-{
-    struct rows rows = {0};
-    bool is_ok = rows_init(&rows, slice, shape);
-    size_t values_bytes = (size_t)ROWS * rows.width * sizeof *rows.values;
-    for (int64_t first = 0; is_ok && first < slice->rows; first += ROWS) {
-        int64_t n = slice->rows - first < ROWS ? slice->rows - first : ROWS;
-        size_t tile = (row + (size_t)first) / ROWS;
-        if (n < ROWS) { /* what is left of the rows before */
-            memset(rows.values, 0, values_bytes);
-            memset(rows.scales, 0, (size_t)ROWS * rows.n_groups * sizeof(float));
-            memset(rows.biases, 0, (size_t)ROWS * rows.n_groups * sizeof(float));
-        }
-        for (int r = 0; r < (int)n; r++)
-            read_row(slice, first + r, r, &rows);
-        pack_codes(&rows, shape, to + tile * codes_bytes(shape));
-        if (gpu_tile_infos[shape->form].spans == 0)
-            continue;
-        pack_levels(&rows, shape, to + shape->levels + tile * levels_bytes(shape));
-        float factors[ROWS];
-        for (int r = 0; r < ROWS; r++)
-            factors[r] = row_factor(&rows, r, gpu_tile_infos[shape->form].bits);
-        memcpy(to + shape->row_factors + tile * sizeof factors, factors, sizeof factors);
+    int64_t first = tile * ROWS;
+    for (; first >= slices->rows; slices++)
+        first -= slices->rows;
+    struct rows rows = rows_in(slices, shape, scratch);
+    read_rows(slices, first, &rows);
+    pack_codes(&rows, shape, codes);
+    if (gpu_tile_infos[shape->form].spans == 0)
+        return;
+    pack_levels(&rows, shape, levels);
+    for (size_t r = 0; r < ROWS; r++) {
+        float factor = row_factor(&rows, r, gpu_tile_infos[shape->form].bits);
+        memcpy(factors + r * sizeof factor, &factor, sizeof factor);
     }
-    rows_done(&rows);
-    if (slice->bias && shape->out_bias)
-        memcpy(to + shape->out_bias + row * sizeof(float), slice->bias,
-               (size_t)slice->rows * sizeof(float));
-    return is_ok;
 }
 
 bool gpu_tiles_pack(const struct weight_slice *slices, int n_slices,
                     const struct gpu_tile_shape *shape, uint8_t *to)
 {
-    size_t row = 0;
-    bool is_ok = true;
-    for (int i = 0; i < n_slices && is_ok; i++) {
-        is_ok = pack_slice(&slices[i], shape, row, to);
-        row += (size_t)slices[i].rows;
+    uint8_t *scratch = malloc(rows_bytes(slices, n_slices, shape));
+    if (!scratch)
+        return false;
+    for (int64_t i = 0; i < ceil_div(shape->rows, ROWS); i++)
+        pack_row(slices, shape, i, scratch, to + (size_t)i * codes_bytes(shape),
+                 to + shape->levels + (size_t)i * levels_bytes(shape),
+                 to + shape->row_factors + (size_t)i * factors_bytes(shape));
+    free(scratch);
+    size_t bias = shape->out_bias;
+    for (int i = 0; i < n_slices && shape->out_bias; i++) {
+        size_t bytes = (size_t)slices[i].rows * sizeof(float);
+        if (slices[i].bias)
+            memcpy(to + bias, slices[i].bias, bytes);
+        bias += bytes;
     }
     if (shape->order)
         memcpy(to + shape->order, slices->weight.order, (size_t)shape->cols * sizeof(int32_t));
-    return is_ok;
+    return true;
+}
+
+struct load {
+    const struct weight_slice *slices;
+    const struct gpu_tile_shape *shape;
+};
+
+static void load_row(void *context, int64_t tile, uint8_t *scratch,
+                     uint8_t *const to[GPU_UPLOAD_SECTIONS])
+{
+    const struct load *load = context;
+    pack_row(load->slices, load->shape, tile, scratch, to[0], to[1], to[2]);
+}
+
+static enum status load_biases(struct gpu_device *gpu, const struct weight_slice *slices,
+                               int n_slices, const struct gpu_tile_shape *shape,
+                               const struct gpu_range *to, struct error *error)
+{
+    struct gpu_range at = {to->memory, to->offset + shape->out_bias};
+    enum status status = OK;
+    for (int i = 0; i < n_slices && shape->out_bias && status == OK; i++) {
+        size_t bytes = (size_t)slices[i].rows * sizeof(float);
+        if (slices[i].bias)
+            status = gpu->driver->write(gpu->gpu, &at, slices[i].bias, bytes, error);
+        at.offset += bytes;
+    }
+    return status;
+}
+
+enum status gpu_tiles_load(struct gpu_device *gpu, const struct weight_slice *slices, int n_slices,
+                           const struct gpu_tile_shape *shape, const struct gpu_range *to,
+                           struct error *error)
+{
+    struct load load = {slices, shape};
+    struct gpu_upload upload = {
+        .to = *to,
+        .sections = {{0, codes_bytes(shape)},
+                     {shape->levels, levels_bytes(shape)},
+                     {shape->row_factors, factors_bytes(shape)}},
+        .n_items = ceil_div(shape->rows, ROWS),
+        .scratch_bytes = rows_bytes(slices, n_slices, shape),
+        .make = load_row,
+        .context = &load};
+    enum status status = gpu_upload(gpu, &upload, error);
+    if (status == OK)
+        status = load_biases(gpu, slices, n_slices, shape, to, error);
+    if (status == OK && shape->order)
+        status =
+            gpu->driver->write(gpu->gpu, &(struct gpu_range){to->memory, to->offset + shape->order},
+                               slices->weight.order, (size_t)shape->cols * sizeof(int32_t), error);
+    return status;
 }

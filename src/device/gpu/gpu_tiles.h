@@ -49,6 +49,11 @@ bool gpu_tiles_describe(const struct weight_slice *slices, int n_slices,
 bool gpu_tiles_pack(const struct weight_slice *slices, int n_slices,
                     const struct gpu_tile_shape *shape, uint8_t *to);
 
+/* Loads slices of that shape into zeroed memory of the GPU. */
+enum status gpu_tiles_load(struct gpu_device *gpu, const struct weight_slice *slices, int n_slices,
+                           const struct gpu_tile_shape *shape, const struct gpu_range *to,
+                           struct error *error);
+
 /* The column within its tile at a position of its inputs (kernels/args.h, struct kd_inputs). */
 uint32_t gpu_tile_column(uint32_t position, uint32_t spans);
 

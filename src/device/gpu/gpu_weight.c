@@ -4,8 +4,9 @@
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
+#include "base/weight_encode.h"
+#include "device/gpu/gpu_upload.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { SECTION_ALIGN = 16, MAX_COLS = 1 << 22, MAX_ROWS = UINT16_MAX * KD_DOTS };
@@ -85,42 +86,56 @@ enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weig
     return OK;
 }
 
-/* Codes as a little-endian stream of bits. */
-static void pack_codes(const uint8_t *codes, uint32_t n, uint32_t bits, uint8_t *to)
+struct load {
+    const struct weight_slice *slice;
+    const struct kd_weight *shape;
+};
+
+/* Row `row`: its values or codes, and its levels. scratch: its codes, a byte each. */
+static void load_row(void *context, int64_t row, uint8_t *scratch,
+                     uint8_t *const to[GPU_UPLOAD_SECTIONS])
 {
-    uint32_t held = 0, n_held = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        held |= (uint32_t)codes[i] << n_held;
-        for (n_held += bits; n_held >= 8; n_held -= 8, held >>= 8)
-            *to++ = (uint8_t)held;
+    const struct load *load = context;
+    const struct kd_weight *shape = load->shape;
+    struct weight one = row_of(load->slice, row);
+    size_t bytes = ((size_t)shape->cols * shape->bits + 7) / 8;
+    memset(to[0] + bytes, 0, shape->row_bytes - bytes);
+    if (shape->form == KD_FORM_FLOAT) {
+        memcpy(to[0], one.data, bytes);
+        return;
     }
-    if (n_held)
-        *to = (uint8_t)held;
+    struct weight_row parts = {.codes = scratch, .scales = (float *)(void *)to[1]};
+    if (shape->form == KD_FORM_CODES)
+        parts.biases = (float *)(void *)to[2];
+    weight_row_read(&one, 0, &parts);
+    weight_pack_stream(scratch, shape->cols, (int)shape->bits, to[0]);
 }
 
-/* `codes` is room for a row's. */
-static void pack_matrix(const struct weight_slice *slice, const struct kd_weight *shape,
-                        uint8_t *codes, uint8_t *to)
+static enum status load_matrix(struct gpu_device *gpu, const struct weight_slice *slice,
+                               const struct kd_weight *shape, const struct gpu_range *to,
+                               struct error *error)
 {
-    for (uint32_t row = 0; row < shape->rows; row++) {
-        struct weight one = row_of(slice, row);
-        uint8_t *at = to + (size_t)row * shape->row_bytes;
-        if (shape->form == KD_FORM_FLOAT) {
-            memcpy(at, one.data, (size_t)shape->cols * shape->bits / 8);
-            continue;
-        }
-        size_t levels = (size_t)row * shape->n_groups * sizeof(float);
-        struct weight_row parts = {.codes = codes,
-                                   .scales = (float *)(void *)(to + shape->scales + levels)};
-        if (shape->form == KD_FORM_CODES)
-            parts.biases = (float *)(void *)(to + shape->biases + levels);
-        weight_row_read(&one, 0, &parts);
-        pack_codes(codes, shape->cols, shape->bits, at);
-    }
-    if (shape->out_bias)
-        memcpy(to + shape->out_bias, slice->bias, (size_t)shape->rows * sizeof(float));
-    if (shape->order)
-        memcpy(to + shape->order, slice->weight.order, (size_t)shape->cols * sizeof(int32_t));
+    struct load load = {slice, shape};
+    size_t level_bytes = shape->n_groups * sizeof(float);
+    struct gpu_upload upload = {
+        .to = *to,
+        .sections = {{0, shape->row_bytes},
+                     {shape->scales, level_bytes},
+                     {shape->biases, shape->form == KD_FORM_CODES ? level_bytes : 0}},
+        .n_items = shape->rows,
+        .scratch_bytes = shape->cols,
+        .make = load_row,
+        .context = &load};
+    struct gpu_range bias = {to->memory, to->offset + shape->out_bias};
+    struct gpu_range order = {to->memory, to->offset + shape->order};
+    enum status status = gpu_upload(gpu, &upload, error);
+    if (status == OK && shape->out_bias)
+        status =
+            gpu->driver->write(gpu->gpu, &bias, slice->bias, shape->rows * sizeof(float), error);
+    if (status == OK && shape->order)
+        status = gpu->driver->write(gpu->gpu, &order, slice->weight.order,
+                                    shape->cols * sizeof(int32_t), error);
+    return status;
 }
 
 static bool is_same(const struct kd_weight *a, const struct kd_weight *b)
@@ -138,9 +153,6 @@ enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
         return status;
     size_t bytes = w->shape.matrix_bytes;
     status = gpu->driver->alloc(gpu->gpu, bytes * (size_t)n_matrices, &w->memory, error);
-    uint8_t *matrix = malloc(bytes), *codes = malloc(w->shape.cols);
-    if (status == OK && (!matrix || !codes))
-        status = error_memory(error, bytes);
     for (int32_t i = 0; i < n_matrices && status == OK; i++) {
         const struct weight_slice *slice =
             (const void *)((const char *)slices + (size_t)i * stride_bytes);
@@ -151,15 +163,10 @@ enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
                                "experts of %s and %s weights in one layer; all must be of one type",
                                weight_info(slices->weight.encoding)->name,
                                weight_info(slice->weight.encoding)->name);
-        if (status != OK)
-            break;
-        memset(matrix, 0, bytes);
-        pack_matrix(slice, &shape, codes, matrix);
-        status = gpu->driver->write(
-            gpu->gpu, &(struct gpu_range){w->memory, (size_t)i * bytes}, matrix, bytes, error);
+        if (status == OK)
+            status = load_matrix(gpu, slice, &shape,
+                                 &(struct gpu_range){w->memory, (size_t)i * bytes}, error);
     }
-    free(matrix);
-    free(codes);
     return status;
 }
 

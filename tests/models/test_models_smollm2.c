@@ -207,7 +207,7 @@ static void perplexity_is_the_reference(void **state)
         {"float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.001},
         {"float, int4 KV", ACTIVATIONS_FLOAT, DTYPE_I4, 0.02},
         {"auto, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005},
-        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.03},
+        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.02},
     };
     struct reference r;
     reference_open(&r);

@@ -130,6 +130,9 @@ struct attention_math {
     void (*end)(struct attention_tile *tile); /* leaves acc, base and sum */
 };
 
+/* One vector's codes [dim]; returns its scale, a bf16 value. Not a number makes the scale one. */
+typedef float (*codes_encoder)(enum dtype dtype, const float *x, int dim, uint8_t *codes);
+
 struct attention_kernels {
     /* f32 arithmetic on any dtype; pages of at least ATTENTION_PIECE tokens. NULL: the twin does
      * it. */
@@ -150,6 +153,7 @@ struct attention_kernels {
     /* n codes (a multiple of CODES_UNIT) of a dtype as bf16 values, in their order. The lines at
      * the same places behind `next`, if not NULL, are fetched meanwhile. */
     void (*expand)(enum dtype dtype, const void *codes, const void *next, uint16_t *to, int n);
+    codes_encoder encode; /* all levels' make the same codes */
     /* n values rounded to nearest even. */
     void (*round_f16)(const float *from, uint16_t *to, int n);
     void (*round_bf16)(const float *from, uint16_t *to, int n);
@@ -166,6 +170,7 @@ extern const struct attention_kernels attention_kernels_neon;
 extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;
 void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,
                              int n);
+float attention_encode_avx512(enum dtype dtype, const float *x, int dim, uint8_t *codes);
 void attention_round_f16_avx512(const float *from, uint16_t *to, int n);
 void attention_round_bf16_avx512(const float *from, uint16_t *to, int n);
 

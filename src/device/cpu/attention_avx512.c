@@ -3,6 +3,7 @@
 #include "device/cpu/vec_avx512.h"
 
 #include "device/cpu/attention_codes.h"
+#include "device/cpu/attention_encode.h"
 #include "device/cpu/attention_vec.h"
 
 #include <string.h>
@@ -437,6 +438,11 @@ void attention_expand_avx512(enum dtype dtype, const void *codes, const void *ne
     }
 }
 
+float attention_encode_avx512(enum dtype dtype, const float *x, int dim, uint8_t *codes)
+{
+    return encode_vector(dtype, x, dim, codes);
+}
+
 void attention_round_f16_avx512(const float *from, uint16_t *to, int n)
 {
     vec_round_f16(from, to, n);
@@ -479,6 +485,7 @@ const struct attention_kernels attention_kernels_avx512 = {.exact = &attention_e
                                                            .coded_unit = VEC_LANES,
                                                            .coded_most = PAIR_ROWS,
                                                            .expand = attention_expand_avx512,
+                                                           .encode = attention_encode_avx512,
                                                            .round_f16 = attention_round_f16_avx512,
                                                            .round_bf16 =
                                                                attention_round_bf16_avx512};

@@ -210,7 +210,7 @@ static void perplexity_is_the_reference(void **state)
         {"float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.001, false},
         {"float, int4 KV", ACTIVATIONS_FLOAT, DTYPE_I4, 0.02, false},
         {"auto, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005, false},
-        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.03, false},
+        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.02, false},
         {"GPU, float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.001, true},
         {"GPU, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, 0.005, true},
         {"GPU, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005, true},

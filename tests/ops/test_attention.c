@@ -485,6 +485,8 @@ static void long_contexts_equal_the_twin(void **test)
         {2, 8, 64, 16, 0, DTYPE_BF16, 1, {1}, {3001}, 5},
         {1, 3, 64, 64, 0, DTYPE_F32, 2, {1, 1}, {2000, 3000}, 200},
         {2, 2, 128, 16, 0, DTYPE_I8, 1, {1}, {3001}, 0},
+        {5, 2, 128, 16, 0, DTYPE_BF16, 2, {1, 1}, {1800, 77}, 5},
+        {5, 1, 144, 64, 1000, DTYPE_BF16, 2, {2, 1}, {1300, 90}, 0},
         {1, 7, 64, 64, 1500, DTYPE_I4, 2, {1, 40}, {2500, 1050}, 5},
     };
     for (enum activations mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {

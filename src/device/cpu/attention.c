@@ -37,8 +37,8 @@ size_t cpu_attention_workspace(struct device *device, const struct kv_layout *la
                                int32_t n_q_heads, int32_t max_rows, int32_t max_sequences)
 {
     int n_threads = thread_pool_size(cpu_device_of(device)->pool);
-    struct attention_shape shape = {layout->n_heads, n_q_heads,     layout->head_dim,
-                                    max_rows,        max_sequences, n_threads};
+    struct attention_shape shape = {
+        layout->n_heads, n_q_heads, layout->head_dim, max_rows, max_sequences, n_threads, 0};
     struct attention_space space;
     bool is_possible = max_rows > 0 && max_sequences > 0 && attention_space_of(&shape, &space);
     return is_possible ? space.bytes : 0;
@@ -106,9 +106,8 @@ static struct attention_tile tile_of(const struct attention_run *run, int worker
 {
     size_t dim = (size_t)run->view.head_dim;
     char *next = run->workspace + run->space.scratch + (size_t)worker * run->space.scratch_bytes;
-    struct attention_tile tile = {.view = &run->view,
-                                  .dtype = run->view.dtype,
-                                  .scale = run->args->scale * log2_e};
+    struct attention_tile tile = {
+        .view = &run->view, .dtype = run->view.dtype, .scale = run->args->scale * log2_e};
     /* The widest first, so that all but the last few begin on a cache line. */
     tile.expanded = (uint16_t *)(void *)next;
     next += 2 * ATTENTION_BLOCK * dim * sizeof *tile.expanded;
@@ -125,31 +124,39 @@ static struct attention_tile tile_of(const struct attention_run *run, int worker
     return tile;
 }
 
-/* A task's query vectors: rows, and of each the heads. */
+/* Which query vector of a task is the m-th: of each KV head the rows, of each row the heads. */
+static void vector_of(const struct attention_task *task, int m, int32_t *row, int32_t *head)
+{
+    int each = task->n_rows * task->n_heads;
+    *row = task->first_row + m % each / task->n_heads;
+    *head = task->first_head + m / each * task->n_heads + m % task->n_heads;
+}
+
 static void fill_tile(const struct attention_run *run, const struct attention_task *task,
                       struct attention_tile *tile)
 {
-    size_t dim = (size_t)run->view.head_dim, row_values = (size_t)task->n_heads * dim;
-    tile->n = task->n_rows * task->n_heads;
-    for (int32_t r = 0; r < task->n_rows; r++) {
-        const float *q = tensor_at(&run->args->q, task->first_row + r);
-        memcpy(tile->q + (size_t)r * row_values, q + (size_t)task->first_head * dim,
-               row_values * sizeof *q);
-        int32_t end = task->place + r + 1;
-        int32_t window = run->args->window;
-        for (int32_t h = 0; h < task->n_heads; h++) {
-            tile->end[r * task->n_heads + h] = end;
-            tile->first[r * task->n_heads + h] = window > 0 && end > window ? end - window : 0;
-        }
+    size_t dim = (size_t)run->view.head_dim;
+    tile->n = task->n_kv_heads * task->n_rows * task->n_heads;
+    for (int m = 0; m < tile->n; m++) {
+        int32_t row, head, window = run->args->window;
+        vector_of(task, m, &row, &head);
+        const float *q = tensor_at(&run->args->q, row);
+        float *to = tile->q + (size_t)m * dim;
+        memcpy(to, q + (size_t)head * dim, dim * sizeof *q);
+        if (kv_has_codes(&run->view))
+            codes_turn(to, run->view.head_dim);
+        int32_t end = task->place + row - task->first_row + 1;
+        tile->end[m] = end;
+        tile->first[m] = window > 0 && end > window ? end - window : 0;
     }
-    for (int m = 0; kv_has_codes(&run->view) && m < tile->n; m++)
-        codes_turn(tile->q + (size_t)m * dim, run->view.head_dim);
 }
 
 static float *out_of(const struct attention_run *run, const struct attention_task *task, int m)
 {
-    float *row = tensor_at(&run->args->out, task->first_row + m / task->n_heads);
-    return row + (size_t)(task->first_head + m % task->n_heads) * (size_t)run->view.head_dim;
+    int32_t row, head;
+    vector_of(task, m, &row, &head);
+    float *out = tensor_at(&run->args->out, row);
+    return out + (size_t)head * (size_t)run->view.head_dim;
 }
 
 /* What turns acc of vector m into the output, once all its tokens are in: 1 / sum, where a sink is
@@ -160,8 +167,10 @@ static float last_factor(const struct attention_run *run, const struct attention
     const struct tensor *sinks = &run->args->sinks;
     if (!sinks->buffer)
         return 1 / sum;
+    int32_t row, head;
+    vector_of(task, m, &row, &head);
     const float *values = tensor_at(sinks, 0);
-    float sink = values[task->first_head + m % task->n_heads] * log2_e;
+    float sink = values[head] * log2_e;
     if (sink <= base)
         return 1 / (sum + exp2f(sink - base));
     float shrink = exp2f(base - sink);
@@ -232,6 +241,15 @@ static void merge_parts(const struct attention_run *run, const struct attention_
     }
 }
 
+/* Vectors of a KV head that are few, so that they are computed by pieces. */
+static int few_vectors(const struct attention_run *run)
+{
+    const struct attention_kernels *kernels = run->kernels;
+    bool is_fit = run->is_rounded && kernels->few && run->view.dtype == DTYPE_BF16 &&
+                  run->view.head_dim % kernels->few_unit == 0;
+    return is_fit ? kernels->few_most : 0;
+}
+
 /* Whether n vectors read codes as they lie. */
 static bool reads_codes(const struct attention_run *run, int n)
 {
@@ -240,9 +258,12 @@ static bool reads_codes(const struct attention_run *run, int n)
            n <= kernels->coded_most && run->view.head_dim % kernels->coded_unit == 0;
 }
 
+/* For n vectors of a KV head. */
 static const struct attention_math *math_of(const struct attention_run *run, int n)
 {
     const struct attention_kernels *kernels = run->kernels;
+    if (n <= few_vectors(run))
+        return kernels->few;
     if (reads_codes(run, n))
         return kernels->coded;
     bool is_rounded = run->is_rounded && n >= kernels->rounded_least &&
@@ -254,12 +275,12 @@ static const struct attention_math *math_of(const struct attention_run *run, int
 static void run_task(const struct attention_run *run, const struct attention_task *task, int worker)
 {
     struct attention_tile tile = tile_of(run, worker);
+    const struct attention_math *math = math_of(run, task->n_rows * task->n_heads);
     fill_tile(run, task, &tile);
     if (kv_has_codes(&run->view) && !reads_codes(run, tile.n))
         tile.dtype = DTYPE_BF16;
-    attention_tile_run(run->kernels, math_of(run, tile.n), &tile,
-                       tensor_at(&run->args->page_table, task->sequence), task->kv_head,
-                       task->begin, task->end);
+    attention_tile_run(run->kernels, math, &tile, tensor_at(&run->args->page_table, task->sequence),
+                       task->kv_head, task->n_kv_heads, task->begin, task->end);
     if (task->slot < 0) {
         write_tile(run, task, &tile);
         return;
@@ -288,9 +309,9 @@ static void run_plan(struct cpu_device *cpu, struct attention_run *run)
 {
     const struct paged_attention_args *args = run->args;
     const struct kv_layout *layout = &args->pages.layout;
-    struct attention_shape shape = {layout->n_heads,   args->n_q_heads,
-                                    layout->head_dim,  args->q.rows,
-                                    args->n_sequences, thread_pool_size(cpu->pool)};
+    struct attention_shape shape = {layout->n_heads, args->n_q_heads,   layout->head_dim,
+                                    args->q.rows,    args->n_sequences, thread_pool_size(cpu->pool),
+                                    few_vectors(run)};
     bool fits = attention_space_of(&shape, &run->space);
     assert(fits && run->space.bytes <= cpu->workspace.bytes);
     (void)fits;

@@ -105,20 +105,33 @@ struct attention_block {
     int first, end;
     const void *k[ATTENTION_PIECES], *v[ATTENTION_PIECES];
     const uint16_t *scales[ATTENTION_PIECES]; /* of codes; NULL: none */
-    const struct attention_block *next; /* to be fetched meanwhile; NULL: nothing */
-    /* Of expanded codes, else NULL: [ATTENTION_BLOCK] scales, V's 0 for tokens that may not be used; and the
-     * shares of a piece's tokens in the scores behind them, if there are predictions. */
+    const struct attention_block *next;       /* to be fetched meanwhile; NULL: nothing */
+    /* Of expanded codes, else NULL: [ATTENTION_BLOCK] scales, V's 0 for tokens that may not be
+     * used; and the shares of a piece's tokens in the scores behind them, if there are predictions.
+     */
     const float *k_scales, *v_scales, *shares;
 };
 
-/* The steps of a tile. */
+/* One KV head's ATTENTION_PIECE tokens, of which first <= i < end may be used. */
+struct attention_piece {
+    int32_t place; /* of token 0 */
+    int first, end;
+    const void *k, *v;
+};
+
+/* The steps of a tile: either `piece`, or the three that work on a block. */
 struct attention_math {
     void (*begin)(struct attention_tile *tile); /* q is filled in; NULL: nothing to do */
+    /* All steps of a piece for the tile's vectors m .. m + n - 1. */
+    void (*piece)(struct attention_tile *tile, const struct attention_piece *piece, int m, int n);
     void (*scores)(struct attention_tile *tile, const struct attention_block *block);
     void (*softmax)(struct attention_tile *tile, const struct attention_block *block);
     void (*accumulate)(struct attention_tile *tile, const struct attention_block *block);
     void (*end)(struct attention_tile *tile); /* leaves acc, base and sum */
 };
+
+/* One vector's codes [dim]; returns its scale, a bf16 value. Not a number makes the scale one. */
+typedef float (*codes_encoder)(enum dtype dtype, const float *x, int dim, uint8_t *codes);
 
 struct attention_kernels {
     /* f32 arithmetic on any dtype; pages of at least ATTENTION_PIECE tokens. NULL: the twin does
@@ -128,14 +141,19 @@ struct attention_kernels {
      * dims are a multiple of `rounded_unit` and at most `rounded_most`. NULL: exact is used. */
     const struct attention_math *rounded;
     int rounded_least, rounded_unit, rounded_most;
+    /* As `rounded`, by pieces: for at most few_most vectors a KV head, whose time goes into
+     * reading, and dims that are a multiple of few_unit. NULL: there is none. */
+    const struct attention_math *few;
+    int few_unit, few_most;
     /* As `rounded` on codes as they lie, for tiles of at most coded_most vectors whose dims are a
      * multiple of coded_unit: expanding a block would cost more than the products. NULL: codes are
      * always expanded. */
     const struct attention_math *coded;
     int coded_unit, coded_most;
-    /* n codes (a multiple of CODES_UNIT) of a dtype as bf16 values, in their order. The lines at the
-     * same places behind `next`, if not NULL, are fetched meanwhile. */
+    /* n codes (a multiple of CODES_UNIT) of a dtype as bf16 values, in their order. The lines at
+     * the same places behind `next`, if not NULL, are fetched meanwhile. */
     void (*expand)(enum dtype dtype, const void *codes, const void *next, uint16_t *to, int n);
+    codes_encoder encode; /* all levels' make the same codes */
     /* n values rounded to nearest even. */
     void (*round_f16)(const float *from, uint16_t *to, int n);
     void (*round_bf16)(const float *from, uint16_t *to, int n);
@@ -152,6 +170,7 @@ extern const struct attention_kernels attention_kernels_neon;
 extern const struct attention_math attention_exact_avx512, attention_rounded_avx512;
 void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,
                              int n);
+float attention_encode_avx512(enum dtype dtype, const float *x, int dim, uint8_t *codes);
 void attention_round_f16_avx512(const float *from, uint16_t *to, int n);
 void attention_round_bf16_avx512(const float *from, uint16_t *to, int n);
 
@@ -162,9 +181,10 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
                       const float *sink);
 
 /* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
- * acc, base and sum. */
+ * acc, base and sum. With math that works on pieces the vectors may be of n_kv_heads heads, each
+ * head's together; else n_kv_heads is 1. */
 void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
                         struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
-                        int32_t begin, int32_t end);
+                        int32_t n_kv_heads, int32_t begin, int32_t end);
 
 #endif

@@ -163,5 +163,6 @@ const struct attention_kernels attention_kernels_amx = {.exact = &attention_exac
                                                         .rounded_unit = STEP,
                                                         .rounded_most = MOST_DIMS,
                                                         .expand = attention_expand_avx512,
+                                                        .encode = attention_encode_avx512,
                                                         .round_f16 = attention_round_f16_avx512,
                                                         .round_bf16 = attention_round_bf16_avx512};

@@ -3,13 +3,18 @@
 #include "device/cpu/vec_avx512.h"
 
 #include "device/cpu/attention_codes.h"
+#include "device/cpu/attention_encode.h"
 #include "device/cpu/attention_vec.h"
 
 #include <string.h>
 
 enum {
     PAIR_ROWS = 6, /* query vectors a register block, by four vectors of tokens or dims */
-    PAIR_VECS = 4
+    PAIR_VECS = 4,
+    /* Of a piece: the sums of two rows over all of 128 dims fit into registers, so that V is read
+     * in its order. */
+    PIECE_ROWS = 2,
+    PIECE_VECS = 8
 };
 
 static void rounded_begin(struct attention_tile *tile)
@@ -310,6 +315,116 @@ static void coded_accumulate(struct attention_tile *tile, const struct attention
         sums_of(DTYPE_I4, tile, block);
 }
 
+/* --- few vectors, a piece at a time ------------------------------------------------------------ */
+
+/* Scores of `rows` vectors, with so many sums each that products do not wait for one another. */
+ALWAYS_INLINE void piece_scores(int rows, int chains, const struct attention_tile *tile,
+                                const struct attention_piece *piece, int m, vec *scores)
+{
+    int dim = tile->view->head_dim;
+    const uint16_t *q = tile->q16 + (size_t)m * (size_t)dim, *k = piece->k;
+    vec sums[PIECE_ROWS][PIECE_PAIRS];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < chains; i++)
+            sums[r][i] = vec_set(0);
+    for (int d = 0; d < dim; d += 2 * chains)
+        for (int i = 0; i < chains; i++, k += 2 * VEC_LANES) {
+            __m512bh values = (__m512bh)_mm512_loadu_si512(k);
+            for (int r = 0; r < rows; r++)
+                sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, pair_at(q + r * dim + d + 2 * i));
+        }
+    for (int r = 0; r < rows; r++) {
+        for (int i = chains / 2; i > 0; i /= 2)
+            for (int j = 0; j < i; j++)
+                sums[r][j] = vec_add(sums[r][j], sums[r][j + i]);
+        scores[r] = sums[r][0];
+    }
+}
+
+/* Scores to probabilities, rounded; as rounded_softmax_row. */
+static inline void piece_softmax(struct attention_tile *tile, const struct attention_piece *piece,
+                                 int m, vec x)
+{
+    uint16_t *to = tile->p16 + (size_t)m * ATTENTION_BLOCK;
+    int lo = tile->first[m] - piece->place, hi = tile->end[m] - piece->place;
+    lo = lo > piece->first ? lo : piece->first;
+    hi = hi < piece->end ? hi : piece->end;
+    if (lo >= hi) {
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_setzero_si256());
+        return;
+    }
+    __mmask16 seen = (__mmask16)(_bzhi_u32(UINT32_MAX, (unsigned)hi) & UINT32_MAX << lo);
+    bool is_new = tile->base[m] == -FLT_MAX;
+    vec base = vec_set(is_new ? 0 : tile->base[m]);
+    x = _mm512_mask_mov_ps(vec_set(-FLT_MAX), seen, vec_fms(x, vec_set(tile->scale), base));
+    if (is_new || vec_any_above(x, ATTENTION_HEADROOM)) {
+        float raise = vec_largest(x);
+        raise_base(tile, m, is_new ? raise : tile->base[m] + raise);
+        x = vec_sub(x, vec_set(raise));
+    }
+    x = exp2_rough(x);
+    float *sums = tile->sums + m * ATTENTION_LANES;
+    vec_store(sums, vec_add(vec_load(sums), x));
+    _mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+/* Adds the piece's V to `vecs` vectors of acc from d. */
+ALWAYS_INLINE void piece_sums(int rows, int vecs, struct attention_tile *tile,
+                              const struct attention_piece *piece, int m, int d,
+                              const __mmask32 *halves)
+{
+    int dim = tile->view->head_dim;
+    float *acc = tile->acc + (size_t)m * (size_t)dim + d;
+    const uint16_t *p = tile->p16 + (size_t)m * ATTENTION_BLOCK;
+    vec sums[PIECE_ROWS][PIECE_VECS];
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vecs; i++)
+            sums[r][i] = vec_load(acc + r * dim + i * VEC_LANES);
+    for (int pair = 0; pair < PIECE_PAIRS; pair++) {
+        const uint16_t *at = (const uint16_t *)piece->v + 2 * (pair * dim + d);
+        __m512bh weights[PIECE_ROWS];
+        for (int r = 0; r < rows; r++)
+            weights[r] = pair_at(p + r * ATTENTION_BLOCK + 2 * pair);
+        for (int i = 0; i < vecs; i++, at += 2 * VEC_LANES) {
+            __m512bh values = (__m512bh)_mm512_maskz_loadu_epi16(halves[pair], at);
+            for (int r = 0; r < rows; r++)
+                sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, weights[r]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < vecs; i++)
+            vec_store(acc + r * dim + i * VEC_LANES, sums[r][i]);
+}
+
+ALWAYS_INLINE void piece_rows(int rows, struct attention_tile *tile,
+                              const struct attention_piece *piece, int m, const __mmask32 *halves)
+{
+    vec scores[PIECE_ROWS];
+    piece_scores(rows, PIECE_PAIRS / rows, tile, piece, m, scores);
+    for (int r = 0; r < rows; r++)
+        piece_softmax(tile, piece, m + r, scores[r]);
+    int dim = tile->view->head_dim, d = 0;
+    for (; d + PIECE_VECS * VEC_LANES <= dim; d += PIECE_VECS * VEC_LANES)
+        piece_sums(rows, PIECE_VECS, tile, piece, m, d, halves);
+    for (; d + PAIR_VECS * VEC_LANES <= dim; d += PAIR_VECS * VEC_LANES)
+        piece_sums(rows, PAIR_VECS, tile, piece, m, d, halves);
+    for (; d < dim; d += VEC_LANES)
+        piece_sums(rows, 1, tile, piece, m, d, halves);
+}
+
+static void few_piece(struct attention_tile *tile, const struct attention_piece *piece, int m,
+                      int n)
+{
+    __mmask32 halves[PIECE_PAIRS]; /* the values of tokens that may be used */
+    uint32_t used = _bzhi_u32(UINT32_MAX, (unsigned)piece->end) & UINT32_MAX << piece->first;
+    for (int i = 0; i < PIECE_PAIRS; i++)
+        halves[i] = (used >> 2 * i & 1) * 0x55555555 | (used >> (2 * i + 1) & 1) * 0xAAAAAAAA;
+    if (n == PIECE_ROWS)
+        piece_rows(PIECE_ROWS, tile, piece, m, halves);
+    else
+        piece_rows(1, tile, piece, m, halves);
+}
+
 void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,
                              int n)
 {
@@ -321,6 +436,11 @@ void attention_expand_avx512(enum dtype dtype, const void *codes, const void *ne
         _mm512_storeu_si512(to + i, dtype == DTYPE_I8 ? load_values(DTYPE_I8, at, table)
                                                       : load_values(DTYPE_I4, at, table));
     }
+}
+
+float attention_encode_avx512(enum dtype dtype, const float *x, int dim, uint8_t *codes)
+{
+    return encode_vector(dtype, x, dim, codes);
 }
 
 void attention_round_f16_avx512(const float *from, uint16_t *to, int n)
@@ -350,15 +470,22 @@ static const struct attention_math coded_math = {.begin = rounded_begin,
                                                  .accumulate = coded_accumulate,
                                                  .end = reduce_sums};
 
+static const struct attention_math few_math = {
+    .begin = rounded_begin, .piece = few_piece, .end = reduce_sums};
+
 const struct attention_kernels attention_kernels_avx512 = {.exact = &attention_exact_avx512,
                                                            .rounded = &attention_rounded_avx512,
                                                            .rounded_least = 1,
                                                            .rounded_unit = 2,
                                                            .rounded_most = ATTENTION_MAX_DIM,
+                                                           .few = &few_math,
+                                                           .few_unit = VEC_LANES,
+                                                           .few_most = PIECE_ROWS,
                                                            .coded = &coded_math,
                                                            .coded_unit = VEC_LANES,
                                                            .coded_most = PAIR_ROWS,
                                                            .expand = attention_expand_avx512,
+                                                           .encode = attention_encode_avx512,
                                                            .round_f16 = attention_round_f16_avx512,
                                                            .round_bf16 =
                                                                attention_round_bf16_avx512};

@@ -2,7 +2,6 @@
 
 #include "base/half.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,98 +38,6 @@ void codes_turn(float *x, int dim)
             }
     for (int d = 0; d < dim; d++)
         x[d] *= scale;
-}
-
-/* Sums run in so many lanes, so that every compiler adds in the same order and may use vectors. */
-enum { LANES = 16 };
-
-static float sum_lanes(const float *lanes)
-{
-    float sum = 0;
-    for (int i = 0; i < LANES; i++)
-        sum += lanes[i];
-    return sum;
-}
-
-/* sum of a b */
-static float dot(const float *a, const float *b, int n)
-{
-    float lanes[LANES] = {0};
-    int i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            lanes[j] += a[i + j] * b[i + j];
-    for (; i < n; i++)
-        lanes[i % LANES] += a[i] * b[i];
-    return sum_lanes(lanes);
-}
-
-static uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static float as_bf16(float x)
-{
-    return f32_from_bf16(bf16_from_f32(x));
-}
-
-static float encode8(const float *x, int dim, uint8_t *codes)
-{
-    /* Compared as integers, which orders magnitudes and puts what is not a number on top. */
-    uint32_t most = 0;
-    for (int d = 0; d < dim; d++) {
-        uint32_t bits = bits_of(x[d]) & 0x7FFFFFFF;
-        most = bits > most ? bits : most;
-    }
-    float largest;
-    memcpy(&largest, &most, sizeof largest);
-    float scale = as_bf16(largest / 127), inverse = scale > 0 ? 1 / scale : 0;
-    for (int d = 0; d < dim; d++) {
-        float q = x[d] * inverse;
-        q = q < 127 ? q : 127;
-        q = q > -127 ? q : -127;
-        q = (q + 12582912.0f) - 12582912.0f; /* 1.5 * 2^23: to the nearest integer */
-        codes[d] = (uint8_t)(int)q;
-    }
-    return scale;
-}
-
-/* The nearest of codes_values for x / scale, as a code and as a value. */
-static void choose4(const float *x, float scale, int dim, uint8_t *codes, float *values)
-{
-    static const float borders[] = {12, 24.5f, 37.5f, 51, 66.5f, 85.5f, 111.5f};
-    float inverse = scale > 0 ? 1 / scale : 0;
-    for (int d = 0; d < dim; d++) {
-        float q = x[d] * inverse, size = fabsf(q);
-        int at = 0;
-        for (int i = 0; i < 7; i++)
-            at += size > borders[i];
-        codes[d] = (uint8_t)(q < 0 ? 7 - at : 8 + at);
-    }
-    for (int d = 0; d < dim; d++)
-        values[d] = codes_values[codes[d]];
-}
-
-/* From the scale that the table is made for to the one with the least error for the codes chosen,
- * twice. */
-static float encode4(const float *x, int dim, uint8_t *codes)
-{
-    float values[ATTENTION_MAX_DIM];
-    float scale = sqrtf(dot(x, x, dim) / (float)dim) * (2.733f / 127);
-    for (int i = 0; i < 2; i++) {
-        choose4(x, scale, dim, codes, values);
-        scale = dot(x, values, dim) / dot(values, values, dim);
-    }
-    return as_bf16(scale);
-}
-
-float codes_encode(enum dtype dtype, const float *x, int dim, uint8_t *codes)
-{
-    assert(dim <= ATTENTION_MAX_DIM);
-    return dtype == DTYPE_I8 ? encode8(x, dim, codes) : encode4(x, dim, codes);
 }
 
 /* Where dim d of a token lies: two dims of K, two tokens of V side by side, as in bf16. */
@@ -248,7 +155,8 @@ static void put_v(const struct kv_view *view, void *piece, int lane, const uint8
 }
 
 void codes_store(const struct kv_view *view, const float *k, size_t k_stride, const float *v,
-                 size_t v_stride, int n, int lane, void *k_piece, void *v_piece, uint16_t *scales)
+                 size_t v_stride, int n, int lane, void *k_piece, void *v_piece, uint16_t *scales,
+                 codes_encoder encode)
 {
     int dim = view->head_dim;
     float prediction[ATTENTION_MAX_DIM], x[ATTENTION_MAX_DIM], values[ATTENTION_MAX_DIM];
@@ -259,7 +167,7 @@ void codes_store(const struct kv_view *view, const float *k, size_t k_stride, co
         codes_turn(x, dim);
         for (int d = 0; d < dim; d++)
             x[d] -= prediction[d];
-        float scale = codes_encode(view->dtype, x, dim, codes);
+        float scale = encode(view->dtype, x, dim, codes);
         scales[2 * lane] = bf16_from_f32(scale);
         put_k(view, k_piece, lane, codes);
         if (n > 1) {
@@ -269,7 +177,7 @@ void codes_store(const struct kv_view *view, const float *k, size_t k_stride, co
         }
         memcpy(x, v, (size_t)dim * sizeof *x);
         codes_turn(x, dim);
-        scales[2 * lane + 1] = bf16_from_f32(codes_encode(view->dtype, x, dim, codes));
+        scales[2 * lane + 1] = bf16_from_f32(encode(view->dtype, x, dim, codes));
         put_v(view, v_piece, lane, codes);
     }
 }

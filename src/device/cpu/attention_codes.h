@@ -2,8 +2,8 @@
  * the same of int8 (kernels/codes.h).
  *
  * Both are turned first by a Hadamard matrix, which spreads what a few dims have more of over all
- * of them (as QuaRot does, arXiv:2404.00456). q is turned too, so that the scores stay, and the sums of V are
- * turned back; both happen in the arithmetic's f32.
+ * of them (as QuaRot does, arXiv:2404.00456). q is turned too, so that the scores stay, and the
+ * sums of V are turned back; both happen in the arithmetic's f32.
  *
  * An int8 code is the value over the scale. An int4 code chooses from 16 values made for a normal
  * distribution. K's codes are of what is left when a prediction from the piece's earlier tokens is
@@ -67,9 +67,6 @@ static inline void codes_put(enum dtype dtype, void *codes, size_t i, uint8_t co
  * its own inverse. */
 void codes_turn(float *x, int dim);
 
-/* One vector's codes [dim]; returns its scale, a bf16 value. Not a number makes the scale one. */
-float codes_encode(enum dtype dtype, const float *x, int dim, uint8_t *codes);
-
 /* K, turned, of the token at `lane` of a piece with these codes and scales (k and v by turns). */
 void codes_read_k(const struct kv_view *view, const void *piece, const uint16_t *scales, int lane,
                   float *out);
@@ -81,6 +78,7 @@ void codes_read_v(const struct kv_view *view, const void *piece, const uint16_t 
 /* Stores n tokens of one head that follow each other in one piece, the first at `lane`; strides in
  * floats. */
 void codes_store(const struct kv_view *view, const float *k, size_t k_stride, const float *v,
-                 size_t v_stride, int n, int lane, void *k_piece, void *v_piece, uint16_t *scales);
+                 size_t v_stride, int n, int lane, void *k_piece, void *v_piece, uint16_t *scales,
+                 codes_encoder encode);
 
 #endif

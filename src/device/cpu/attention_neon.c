@@ -1,6 +1,7 @@
 #include "device/cpu/vec_neon.h"
 
 #include "device/cpu/attention_codes.h"
+#include "device/cpu/attention_encode.h"
 #include "device/cpu/attention_vec.h"
 
 /* Eight int8 as bf16, which is the upper half of f32. */
@@ -43,5 +44,8 @@ static const struct attention_math exact_math = {.scores = exact_scores,
                                                  .accumulate = exact_accumulate,
                                                  .end = reduce_sums};
 
-const struct attention_kernels attention_kernels_neon = {
-    .exact = &exact_math, .expand = expand, .round_f16 = vec_round_f16, .round_bf16 = round_bf16};
+const struct attention_kernels attention_kernels_neon = {.exact = &exact_math,
+                                                         .expand = expand,
+                                                         .encode = encode_vector,
+                                                         .round_f16 = vec_round_f16,
+                                                         .round_bf16 = round_bf16};

@@ -7,7 +7,7 @@
 
 enum {
     TASKS_PER_THREAD = 4, /* a split aims at so many tasks a thread */
-    LEAST_PART = 256,     /* tokens of a part at least: a merge costs some tokens' time */
+    LEAST_PART = 128,     /* tokens of a part at least: a merge costs some tokens' time */
     READ_COST = 4,        /* reading a token's K and V, in query vectors' work on it */
     LINE = 64
 };
@@ -72,15 +72,15 @@ bool attention_space_of(const struct attention_shape *shape, struct attention_sp
 
 static int64_t unit_cost(const struct attention_task *unit)
 {
-    return (int64_t)(unit->end - unit->begin) * (READ_COST + unit->n_rows * unit->n_heads);
+    return (int64_t)(unit->end - unit->begin) * (READ_COST + unit->n_rows * unit->n_heads) *
+           unit->n_kv_heads;
 }
 
 /* What a walk over all units does with one of them (kv_head still 0). */
 struct walk {
-    int64_t total; /* cost of a KV head's units */
+    int64_t total; /* cost of all units */
     int64_t most;  /* cost of the dearest task */
-    int64_t part_cost;
-    int32_t n_units;
+    int32_t most_parts;
     const struct attention_space *space;
     const struct attention_shape *shape;
     struct attention_task *tasks;
@@ -89,40 +89,59 @@ struct walk {
 
 static void count_unit(struct walk *walk, const struct attention_task *unit)
 {
-    walk->total += unit_cost(unit);
-    walk->n_units++;
+    walk->total += unit_cost(unit) / unit->n_kv_heads * walk->shape->n_kv_heads;
 }
 
-/* One part of as many as are worth while, for each KV head. */
-static void emit_unit(struct walk *walk, const struct attention_task *unit)
+/* As many parts as are worth while. */
+static void emit_parts(struct walk *walk, const struct attention_task *unit)
 {
     int32_t tokens = unit->end - unit->begin;
-    int64_t wanted = unit_cost(unit) / walk->part_cost;
+    /* Rounded down, so that all units' parts fit into the slots. */
+    int64_t wanted = unit_cost(unit) * walk->most_parts / walk->total;
     int32_t parts = (int32_t)(wanted < tokens / LEAST_PART ? wanted : tokens / LEAST_PART);
     parts = parts < 1 ? 1 : parts;
     int32_t part = (int32_t)ceil_div(ceil_div(tokens, parts), ATTENTION_BLOCK) * ATTENTION_BLOCK;
     parts = (int32_t)ceil_div(tokens, part);
-    int32_t group = walk->shape->n_q_heads / walk->shape->n_kv_heads;
-    for (int32_t kv_head = 0; kv_head < walk->shape->n_kv_heads; kv_head++) {
-        int32_t slot = -1;
-        if (parts > 1) {
-            slot = walk->n_slots;
-            walk->n_slots += parts;
-        }
-        for (int32_t i = 0; i < parts; i++) {
-            struct attention_task *task = &walk->tasks[walk->n_tasks++];
-            *task = *unit;
-            task->kv_head = kv_head;
-            task->first_head += kv_head * group;
-            task->begin = unit->begin + i * part;
-            task->end = min32(unit->end, task->begin + part);
-            task->part = i;
-            task->n_parts = parts;
-            task->slot = slot;
-            int64_t cost = unit_cost(task);
-            walk->most = cost > walk->most ? cost : walk->most;
-        }
+    int32_t slot = -1;
+    if (parts > 1) {
+        slot = walk->n_slots;
+        walk->n_slots += parts;
     }
+    for (int32_t i = 0; i < parts; i++) {
+        struct attention_task *task = &walk->tasks[walk->n_tasks++];
+        *task = *unit;
+        task->begin = unit->begin + i * part;
+        task->end = min32(unit->end, task->begin + part);
+        task->part = i;
+        task->n_parts = parts;
+        task->slot = slot;
+        int64_t cost = unit_cost(task);
+        walk->most = cost > walk->most ? cost : walk->most;
+    }
+}
+
+static void emit_unit(struct walk *walk, const struct attention_task *unit)
+{
+    int32_t n = walk->shape->n_kv_heads, group = walk->shape->n_q_heads / n;
+    for (int32_t kv_head = 0; kv_head < n; kv_head += unit->n_kv_heads) {
+        struct attention_task one = *unit;
+        one.kv_head = kv_head;
+        one.n_kv_heads = min32(unit->n_kv_heads, n - kv_head);
+        one.first_head += kv_head * group;
+        emit_parts(walk, &one);
+    }
+}
+
+/* KV heads of a unit with `vectors` query vectors each over some tokens. Few tokens are not worth
+ * parts, so that threads share the heads. */
+static int32_t unit_kv_heads(const struct attention_shape *shape, int32_t vectors, int32_t tokens)
+{
+    if (vectors > shape->few)
+        return 1;
+    int32_t fit = ATTENTION_TILE / vectors, share = shape->n_kv_heads;
+    if (tokens < LEAST_PART * shape->n_threads)
+        share = (int32_t)ceil_div(share, shape->n_threads);
+    return min32(fit, share);
 }
 
 typedef void (*unit_function)(struct walk *walk, const struct attention_task *unit);
@@ -151,6 +170,8 @@ static void walk_sequence(const struct paged_attention_args *args,
                                           .place = place,
                                           .begin = begin,
                                           .end = past + end};
+            unit.n_kv_heads =
+                unit_kv_heads(shape, unit.n_rows * unit.n_heads, unit.end - unit.begin);
             visit(walk, &unit);
         }
     }
@@ -177,10 +198,8 @@ int32_t attention_plan(const struct paged_attention_args *args, const struct att
     struct walk walk = {.space = space, .shape = shape, .tasks = tasks};
     for (int32_t i = 0; i < args->n_sequences; i++)
         walk_sequence(args, shape, i, count_unit, &walk);
-    walk.total *= shape->n_kv_heads;
     *work = walk.total * shape->head_dim / 64;
-    /* Splitting into parts of at least this cost makes n_slots parts at most. */
-    walk.part_cost = shape->n_threads > 1 ? walk.total / space->n_slots + 1 : INT64_MAX;
+    walk.most_parts = shape->n_threads > 1 ? space->n_slots : 0;
     for (int32_t i = 0; i < args->n_sequences; i++)
         walk_sequence(args, shape, i, emit_unit, &walk);
     assert(walk.n_tasks <= space->most_tasks && walk.n_slots <= space->n_slots);

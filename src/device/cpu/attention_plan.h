@@ -1,7 +1,8 @@
 /* How one call of paged_attention is cut into tasks, and where each finds its memory in the
  * workspace. A unit is a KV head of a sequence with up to ATTENTION_TILE query vectors (rows x
- * heads of the group) that read it together. A unit that would keep one thread busy for long is
- * split along the tokens into parts, whose results are merged by the last to end. */
+ * heads of the group) that read it together; of few vectors it has as many KV heads as fit, which
+ * lie side by side in a page. A unit that would keep one thread busy for long is split along the
+ * tokens into parts, whose results are merged by the last to end. */
 #ifndef CSGL_DEVICE_CPU_ATTENTION_PLAN_H
 #define CSGL_DEVICE_CPU_ATTENTION_PLAN_H
 
@@ -12,11 +13,12 @@
 #include <stdint.h>
 
 struct attention_task {
-    int32_t sequence, kv_head;
-    int32_t first_head, n_heads; /* query heads, counted from the model's first */
-    int32_t first_row, n_rows;   /* rows of q */
-    int32_t place;               /* of the first row in its sequence */
-    int32_t begin, end;          /* places of K and V; begin on a piece border */
+    int32_t sequence, kv_head, n_kv_heads;
+    int32_t first_head,
+        n_heads; /* query heads of the first KV head, counted from the model's first */
+    int32_t first_row, n_rows; /* rows of q */
+    int32_t place;             /* of the first row in its sequence */
+    int32_t begin, end;        /* places of K and V; begin on a piece border */
     int32_t part, n_parts;
     int32_t slot; /* of part 0 among the partial results; -1: one part */
 };
@@ -26,6 +28,7 @@ struct attention_shape {
     int32_t n_kv_heads, n_q_heads, head_dim;
     int32_t n_rows, n_sequences;
     int32_t n_threads;
+    int32_t few; /* vectors of a KV head up to which a unit may have several heads */
 };
 
 /* Offsets into the workspace, for at most the rows and sequences of a shape. */

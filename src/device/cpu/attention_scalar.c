@@ -2,6 +2,7 @@
  * pages too small for them. */
 #include "base/half.h"
 #include "device/cpu/attention_codes.h"
+#include "device/cpu/attention_encode.h"
 
 #include <assert.h>
 #include <math.h>
@@ -19,7 +20,8 @@ static void round_bf16(const float *from, uint16_t *to, int n)
         to[i] = bf16_from_f32(from[i]);
 }
 
-const struct attention_kernels attention_kernels_scalar = {.round_f16 = round_f16,
+const struct attention_kernels attention_kernels_scalar = {.encode = encode_vector,
+                                                           .round_f16 = round_f16,
                                                            .round_bf16 = round_bf16};
 
 /* The dims of the token at `lane` of a piece of K. */

@@ -140,7 +140,8 @@ static void store_rows(const struct store_run *run, int row, int n)
         if (kv_has_codes(view))
             codes_store(view, tokens.k, tokens.k_stride, tokens.v, tokens.v_stride, n,
                         tokens.place % view->piece, tokens.piece,
-                        kv_v_piece(view, page, tokens.place), kv_scales(view, page, tokens.place));
+                        kv_v_piece(view, page, tokens.place), kv_scales(view, page, tokens.place),
+                        run->kernels->encode);
         else if (view->dtype == DTYPE_F32)
             store_f32(view, &tokens);
         else if (view->dtype == DTYPE_F16)
@@ -172,8 +173,7 @@ static int task_border(const struct store_run *run, int row)
     int n_rows = run->args->k.rows;
     for (; kv_has_codes(&run->view) && row > 0 && row < n_rows; row++) {
         int32_t slot = *(const int32_t *)tensor_at(slots, row);
-        if (slot % run->view.piece == 0 ||
-            slot != *(const int32_t *)tensor_at(slots, row - 1) + 1)
+        if (slot % run->view.piece == 0 || slot != *(const int32_t *)tensor_at(slots, row - 1) + 1)
             break;
     }
     return row;

@@ -66,20 +66,41 @@ static void expand_scales(struct attention_block *block, float *scales)
     block->shares = codes_shares;
 }
 
-void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
+/* Memory in the order in which it lies: of a page all heads, of a head K and then V. Read so, the
+ * processor sees what comes next; a head's pages one after the other are 64 KiB apart. */
+static void walk_pieces(const struct attention_math *math, struct attention_tile *tile,
+                        const int32_t *pages, int32_t kv_head, int32_t n_kv_heads, int32_t begin,
+                        int32_t end)
+{
+    const struct kv_view *view = tile->view;
+    int n = tile->n / n_kv_heads;
+    int32_t seen = begin > tile->first[0] ? begin : tile->first[0];
+    for (int32_t start = begin; start < end;) {
+        int32_t page = start / view->page_size;
+        int32_t border = (page + 1) * view->page_size, stop = border < end ? border : end;
+        for (int32_t h = 0; h < n_kv_heads; h++) {
+            char *k = kv_k_head(view, pages[page], kv_head + h);
+            for (int32_t place = start; place < stop; place += ATTENTION_PIECE) {
+                int32_t inside = place % view->page_size;
+                struct attention_piece piece = {.place = place,
+                                                .first = seen > place ? seen - place : 0,
+                                                .end = stop - place,
+                                                .k = kv_k_piece(view, k, inside),
+                                                .v = kv_v_piece(view, k, inside)};
+                if (piece.end > ATTENTION_PIECE)
+                    piece.end = ATTENTION_PIECE;
+                math->piece(tile, &piece, h * n, n);
+            }
+        }
+        start = stop;
+    }
+}
+
+static void walk_blocks(const struct attention_kernels *kernels, const struct attention_math *math,
                         struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
                         int32_t begin, int32_t end)
 {
     const struct kv_view *view = tile->view;
-    assert(view->piece == ATTENTION_PIECE && tile->n <= ATTENTION_TILE);
-    memset(tile->acc, 0, (size_t)tile->n * (size_t)view->head_dim * sizeof *tile->acc);
-    for (int i = 0; i < tile->n; i++) {
-        tile->base[i] = -FLT_MAX;
-        for (int lane = 0; lane < ATTENTION_LANES; lane++)
-            tile->sums[i * ATTENTION_LANES + lane] = 0;
-    }
-    if (math->begin)
-        math->begin(tile);
     /* The first row's window may begin inside a piece. */
     int32_t first = begin > tile->first[0] ? begin : tile->first[0];
     _Alignas(64) float scales[2 * ATTENTION_BLOCK];
@@ -96,5 +117,25 @@ void attention_tile_run(const struct attention_kernels *kernels, const struct at
         math->softmax(tile, &block);
         math->accumulate(tile, &block);
     }
+}
+
+void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
+                        struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
+                        int32_t n_kv_heads, int32_t begin, int32_t end)
+{
+    const struct kv_view *view = tile->view;
+    assert(view->piece == ATTENTION_PIECE && tile->n <= ATTENTION_TILE);
+    memset(tile->acc, 0, (size_t)tile->n * (size_t)view->head_dim * sizeof *tile->acc);
+    for (int i = 0; i < tile->n; i++) {
+        tile->base[i] = -FLT_MAX;
+        for (int lane = 0; lane < ATTENTION_LANES; lane++)
+            tile->sums[i * ATTENTION_LANES + lane] = 0;
+    }
+    if (math->begin)
+        math->begin(tile);
+    if (math->piece)
+        walk_pieces(math, tile, pages, kv_head, n_kv_heads, begin, end);
+    else
+        walk_blocks(kernels, math, tile, pages, kv_head, begin, end);
     math->end(tile);
 }

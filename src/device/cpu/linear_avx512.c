@@ -34,7 +34,8 @@ ALWAYS_INLINE __m512i start_sum(enum linear_packing packing, const int32_t *nega
 
 /* sums[i] += the products of n_words words of codes, from the first-th of unit u on, with row i's
  * activations. Word by word over all rows, so that the sums, each a chain of dependent products,
- * run side by side. */
+ * run side by side. No later weights are read before these: a compiler that moves loads of the next
+ * unit up takes lines out of turn, and a row of 8 bits runs at half of memory's speed. */
 ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, const struct span_walk *walk,
                              int u, int first, int n_words, const int8_t *q, __m512i sums[MAX_ROWS])
 {
@@ -45,6 +46,7 @@ ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, const struct sp
         for (int i = 0; i < n; i++)
             sums[i] = _mm512_dpbusd_epi32(sums[i], codes, broadcast_word(q + i * UNIT + 4 * word));
     }
+    __asm__ volatile("" ::: "memory");
 }
 
 /* acc[i] += the group of columns whose codes these are, times row i. */
@@ -101,19 +103,11 @@ ALWAYS_INLINE void add_span(enum linear_packing packing, int n, const struct spa
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         sums[0][i] = sums[1][i] = _mm512_setzero_si512();
-    if (n == 1) { /* a single chain of products would be slower than memory */
-#pragma GCC unroll 8
-        for (int word = 0; word < UNIT_WORDS; word++)
-            for (int u = 0; u < 2; u++)
-                dot_words(packing, n, walk, u, word, 1, q + (size_t)u * height * UNIT, sums[u]);
-    } else {
-        dot_words(packing, n, walk, 0, 0, UNIT_WORDS, q, sums[0]);
-    }
+    dot_words(packing, n, walk, 0, 0, UNIT_WORDS, q, sums[0]);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         both[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[0][i]), _mm512_set1_ps(levels[i]));
-    if (n > 1)
-        dot_words(packing, n, walk, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
+    dot_words(packing, n, walk, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         const float *at = levels + i;

@@ -20,8 +20,8 @@ enum {
     OWN_INPUT_ROWS = TILE_ROWS_MAX,
     /* Results of a call that no cache holds until they are read. */
     STREAMED_BYTES = 1 << 17,
-    MIN_RANGES = 4, /* of a pass's blocks, so that a late thread is helped */
-    OWN_ROWS = 8,   /* a thread, for each thread, that are worth passes of its own */
+    MIN_RANGES = 16, /* of a pass's blocks, so that a late thread is helped */
+    OWN_ROWS = 8,    /* a thread, for each thread, that are worth passes of its own */
     /* Values of an input that are worth a barrier to prepare, and of a task. */
     PREPARE_VALUES = 1 << 13
 };

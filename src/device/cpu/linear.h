@@ -43,6 +43,15 @@
 
 #include "device/cpu/cpu_device.h"
 
+/* X of every packing whose levels lie apart in the file, in groups of 32 or of whole spans. */
+#define GROUPED_PACKINGS(X)                                                                        \
+    X(A2)                                                                                          \
+    X(A3)                                                                                          \
+    X(A4)                                                                                          \
+    X(A5)                                                                                          \
+    X(A6)                                                                                          \
+    X(A8)
+
 /* X of every quantized packing, for tables and switches. */
 #define QUANTIZED_PACKINGS(X)                                                                      \
     X(Q4)                                                                                          \
@@ -58,12 +67,7 @@
     X(IQ4)                                                                                         \
     X(MX4)                                                                                         \
     X(NV4)                                                                                         \
-    X(A2)                                                                                          \
-    X(A3)                                                                                          \
-    X(A4)                                                                                          \
-    X(A5)                                                                                          \
-    X(A6)                                                                                          \
-    X(A8)
+    GROUPED_PACKINGS(X)
 
 /* Those and F8: what is expanded to f32 before it is multiplied. */
 #define EXPANDED_PACKINGS(X)                                                                       \

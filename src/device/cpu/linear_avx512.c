@@ -34,7 +34,8 @@ ALWAYS_INLINE __m512i start_sum(enum linear_packing packing, const int32_t *nega
 
 /* sums[i] += the products of n_words words of codes, from the first-th of unit u on, with row i's
  * activations. Word by word over all rows, so that the sums, each a chain of dependent products,
- * run side by side. */
+ * run side by side. No later weights are read before these: a compiler that moves loads of the next
+ * unit up takes lines out of turn, and a row of 8 bits runs at half of memory's speed. */
 ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, const struct span_walk *walk,
                              int u, int first, int n_words, const int8_t *q, __m512i sums[MAX_ROWS])
 {
@@ -45,6 +46,7 @@ ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, const struct sp
         for (int i = 0; i < n; i++)
             sums[i] = _mm512_dpbusd_epi32(sums[i], codes, broadcast_word(q + i * UNIT + 4 * word));
     }
+    __asm__ volatile("" ::: "memory");
 }
 
 /* acc[i] += the group of columns whose codes these are, times row i. */
@@ -101,19 +103,11 @@ ALWAYS_INLINE void add_span(enum linear_packing packing, int n, const struct spa
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         sums[0][i] = sums[1][i] = _mm512_setzero_si512();
-    if (n == 1) { /* a single chain of products would be slower than memory */
-#pragma GCC unroll 8
-        for (int word = 0; word < UNIT_WORDS; word++)
-            for (int u = 0; u < 2; u++)
-                dot_words(packing, n, walk, u, word, 1, q + (size_t)u * height * UNIT, sums[u]);
-    } else {
-        dot_words(packing, n, walk, 0, 0, UNIT_WORDS, q, sums[0]);
-    }
+    dot_words(packing, n, walk, 0, 0, UNIT_WORDS, q, sums[0]);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         both[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[0][i]), _mm512_set1_ps(levels[i]));
-    if (n > 1)
-        dot_words(packing, n, walk, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
+    dot_words(packing, n, walk, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         const float *at = levels + i;
@@ -127,10 +121,13 @@ ALWAYS_INLINE void add_span(enum linear_packing packing, int n, const struct spa
 
 /* n rows (a constant) times one block; each weight is read and unpacked once. The first rows of a
  * block ask for the memory that the first rows of the next ones will read. */
-ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struct linear_part *part,
-                                 int64_t block, const struct rows_view *rows, __m512 *out)
+ALWAYS_INLINE void multiply_rows(enum linear_packing packing, bool has_spans, int n,
+                                 const struct linear_part *part, int64_t block,
+                                 const struct rows_view *rows, __m512 *out)
 {
     struct span_walk walk = walk_begin(part, block);
+    if (is_grouped(packing) && has_spans != (walk.group_spans > 0))
+        __builtin_unreachable();
     const size_t height = rows->height;
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
@@ -148,7 +145,7 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
         walk_enter(packing, &walk, s);
         if (prefetches)
             prefetch_for_rows(n, bits, walk.at, span_step);
-        if (is_grouped(packing) && walk.group_spans > 0) {
+        if (has_spans) {
             add_span(packing, n, &walk, q, levels, height, acc);
         } else {
             for (size_t u = 0; u < 2; u++) {
@@ -170,22 +167,35 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, int n, const struc
 typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
                             const struct rows_view *rows, __m512 *acc);
 
-#define KERNEL(packing, n)                                                                         \
-    static void multiply_##packing##_##n(const struct linear_part *part, int64_t block,            \
-                                         const struct rows_view *rows, __m512 *out)                \
+#define KERNEL(name, packing, has_spans, n)                                                        \
+    static void multiply_##name##_##n(const struct linear_part *part, int64_t block,               \
+                                      const struct rows_view *rows, __m512 *out)                   \
     {                                                                                              \
-        multiply_rows(PACKING_##packing, n, part, block, rows, out);                               \
+        multiply_rows(packing, has_spans, n, part, block, rows, out);                              \
     }
-#define KERNELS(packing)                                                                           \
-    KERNEL(packing, 1)                                                                             \
-    KERNEL(packing, 2) KERNEL(packing, 3) KERNEL(packing, 4) KERNEL(packing, 6) KERNEL(packing, 8)
-QUANTIZED_PACKINGS(KERNELS)
+#define KERNELS(name, packing, has_spans)                                                          \
+    KERNEL(name, packing, has_spans, 1)                                                            \
+    KERNEL(name, packing, has_spans, 2)                                                            \
+    KERNEL(name, packing, has_spans, 3)                                                            \
+    KERNEL(name, packing, has_spans, 4)                                                            \
+    KERNEL(name, packing, has_spans, 6)                                                            \
+    KERNEL(name, packing, has_spans, 8)
+#define UNIT_KERNELS(packing) KERNELS(packing##_units, PACKING_##packing, false)
+#define SPAN_KERNELS(packing) KERNELS(packing##_spans, PACKING_##packing, true)
+QUANTIZED_PACKINGS(UNIT_KERNELS)
+GROUPED_PACKINGS(SPAN_KERNELS)
 
-#define KERNEL_ROW(packing)                                                                        \
-    [PACKING_##packing] = {                                                                        \
-        [1] = multiply_##packing##_1, [2] = multiply_##packing##_2, [3] = multiply_##packing##_3,  \
-        [4] = multiply_##packing##_4, [6] = multiply_##packing##_6, [8] = multiply_##packing##_8},
-static const rows_kernel kernels[N_PACKINGS][MAX_ROWS + 1] = {QUANTIZED_PACKINGS(KERNEL_ROW)};
+#define KERNEL_ROW(name)                                                                           \
+    {                                                                                              \
+        [1] = multiply_##name##_1, [2] = multiply_##name##_2, [3] = multiply_##name##_3,           \
+        [4] = multiply_##name##_4, [6] = multiply_##name##_6, [8] = multiply_##name##_8            \
+    }
+#define UNIT_ROW(packing) [PACKING_##packing] = KERNEL_ROW(packing##_units),
+#define SPAN_ROW(packing) [PACKING_##packing] = KERNEL_ROW(packing##_spans),
+/* Index 1: groups of whole spans. Apart, because a loop with both paths reads levels as scalars and
+ * spreads them with shuffles, which take the multipliers' places (docs/performance.md). */
+static const rows_kernel kernels[2][N_PACKINGS][MAX_ROWS + 1] = {{QUANTIZED_PACKINGS(UNIT_ROW)},
+                                                                 {GROUPED_PACKINGS(SPAN_ROW)}};
 
 /* The rows of the kernel to use next. */
 static int kernel_rows(int64_t left)
@@ -199,6 +209,7 @@ void linear_avx512_int8(const struct linear_part *part, const struct linear_inpu
                         const struct linear_output *output)
 {
     size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
+    bool has_spans = is_grouped(part->packing) && part->group_spans > 0;
     for (int64_t row = rows.first; row < rows.end;) {
         size_t tile = (size_t)row / height, place = (size_t)row % height;
         size_t at = tile * n_units * height;
@@ -206,7 +217,7 @@ void linear_avx512_int8(const struct linear_part *part, const struct linear_inpu
                                  in->sums + at * 3 + place, height, is_first && row == rows.first};
         int n = kernel_rows(rows.end - row);
         __m512 y[MAX_ROWS];
-        kernels[part->packing][n](part, block, &view, y);
+        kernels[has_spans][part->packing][n](part, block, &view, y);
         store_rows(part, block, row, n, output, y);
         row += n;
     }

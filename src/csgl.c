@@ -92,6 +92,8 @@ static enum status open_engine(struct csgl_engine *e, const struct csgl_config *
         .state_dtype = state_dtype_of_word(c->mamba_ssm_dtype),
         .n_states = c->num_mamba_slots,
         .state_bytes = (uint64_t)(c->mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
+    request.n_processes = 1;
+    request.text_bytes = tokenizer_memory(e->text.tokenizer) + ENCODER_DEFAULT_CACHE_BYTES;
     enum status status = device_open(&e->device, c->device, &cpu, error);
     if (status == OK)
         status = engine_open(&e->engine, e->checkpoint, e->device, comm_self(), &request,

@@ -79,18 +79,26 @@ static enum status read_template(struct text_model *text, const char *path, stru
     return status;
 }
 
+static enum status read_gguf_tokenizer(struct text_model *text, const struct vocab *v,
+                                       const char *path, struct error *error)
+{
+    enum status status = tokenizer_load_vocab(v, &text->tokenizer, error);
+    if (status != OK)
+        return error_prefix(error, "%s", path);
+    add_token(text, "bos_token", v->bos_id);
+    add_token(text, "eos_token", v->eos_id);
+    return OK;
+}
+
 static enum status read_gguf(struct text_model *text, const struct checkpoint *checkpoint,
-                             bool wants_template, struct error *error)
+                             bool wants_tokenizer, bool wants_template, struct error *error)
 {
     struct vocab v;
     enum status status = checkpoint_vocab(checkpoint, &v, error);
+    if (status == OK && wants_tokenizer)
+        status = read_gguf_tokenizer(text, &v, checkpoint_path(checkpoint), error);
     if (status != OK)
         return status;
-    status = tokenizer_load_vocab(&v, &text->tokenizer, error);
-    if (status != OK)
-        return error_prefix(error, "%s", checkpoint_path(checkpoint));
-    add_token(text, "bos_token", v.bos_id);
-    add_token(text, "eos_token", v.eos_id);
     if (wants_template && v.chat_template)
         status = set_template(text, v.chat_template, strlen(v.chat_template),
                               checkpoint_path(checkpoint), error);
@@ -208,16 +216,17 @@ static enum status make_vocabulary_of(struct text_model *text, const struct chec
 }
 
 static enum status read_folder(struct text_model *text, const struct checkpoint *checkpoint,
-                               bool wants_template, struct error *error)
+                               bool wants_tokenizer, bool wants_template, struct error *error)
 {
     struct str path = {0};
     const char *folder = checkpoint_path(checkpoint);
     path_join(&path, folder, "tokenizer.json");
     if (checkpoint_is_random(checkpoint) && !file_exists(str_z(&path))) {
         str_done(&path);
-        return make_vocabulary_of(text, checkpoint, error);
+        return wants_tokenizer ? make_vocabulary_of(text, checkpoint, error) : OK;
     }
-    enum status status = tokenizer_load(str_z(&path), &text->tokenizer, error);
+    enum status status =
+        wants_tokenizer ? tokenizer_load(str_z(&path), &text->tokenizer, error) : OK;
     if (status != OK)
         goto out;
     path_join(&path, folder, "chat_template.jinja");
@@ -249,16 +258,32 @@ static void read_defaults(struct text_model *text, const struct json *generation
         p->temperature = 0.0f;
 }
 
-enum status text_model_open(struct text_model *text, const struct checkpoint *checkpoint,
-                            const char *template_path, struct error *error)
+static enum status open_parts(struct text_model *text, const struct checkpoint *checkpoint,
+                              bool wants_tokenizer, const char *template_path, struct error *error)
 {
     *text = (struct text_model){0};
     bool wants_template = template_path == NULL;
-    enum status status = checkpoint_is_gguf(checkpoint)
-                             ? read_gguf(text, checkpoint, wants_template, error)
-                             : read_folder(text, checkpoint, wants_template, error);
+    enum status status =
+        checkpoint_is_gguf(checkpoint)
+            ? read_gguf(text, checkpoint, wants_tokenizer, wants_template, error)
+            : read_folder(text, checkpoint, wants_tokenizer, wants_template, error);
     if (status == OK && template_path)
         status = read_template(text, template_path, error);
+    if (status != OK)
+        text_model_done(text);
+    return status;
+}
+
+enum status text_model_open_templates(struct text_model *text, const struct checkpoint *checkpoint,
+                                      const char *template_path, struct error *error)
+{
+    return open_parts(text, checkpoint, false, template_path, error);
+}
+
+enum status text_model_open(struct text_model *text, const struct checkpoint *checkpoint,
+                            const char *template_path, struct error *error)
+{
+    enum status status = open_parts(text, checkpoint, true, template_path, error);
     if (status == OK) {
         const struct json *generation = checkpoint_generation_config(checkpoint);
         const struct json *ids = json_get(generation, "eos_token_id");

@@ -11,7 +11,7 @@
 enum { TEXT_MAX_EOS = 64 };
 
 struct text_model {
-    struct tokenizer *tokenizer;
+    struct tokenizer *tokenizer;         /* NULL: only templates were opened */
     struct chat_template *chat_template; /* NULL: the model has none */
     struct chat_template *tool_template; /* used when tools are given; NULL: chat_template */
     char *template_source;               /* of chat_template; for choosing an output parser */
@@ -28,6 +28,10 @@ struct text_model {
 enum status text_model_open(struct text_model *text, const struct checkpoint *checkpoint,
                             const char *template_path, struct error *error);
 void text_model_done(struct text_model *text);
+
+/* The same without a tokenizer, end-of-text ids and defaults: for who only reads answers. */
+enum status text_model_open_templates(struct text_model *text, const struct checkpoint *checkpoint,
+                                      const char *template_path, struct error *error);
 
 bool text_model_is_eos(const struct text_model *text, int32_t token);
 

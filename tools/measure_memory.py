@@ -2,12 +2,15 @@
 
     python tools/measure_memory.py --csgl build/release/csgl --tokenizer FOLDER CONFIG [--layers 4] [--folder DIR] [--keep]
         [--options ...]
+    python tools/measure_memory.py --csgl build/release/csgl MODEL.gguf [--options ...]
 
-Needs numpy, torch and transformers (which know the names and shapes of a configuration's weights). CONFIG is a config.json; with
+Of a config.json it needs numpy, torch and transformers (which know the names and shapes of a configuration's weights); with
 --layers the model is cut to its first layers. Random weights in MLX's 4 bits (groups of 64; what 64 does not divide, and vectors,
-as bf16) are written to DIR, served, asked for a prompt of some thousand tokens and an answer, several at once, and removed.
-Sampled while it loads and answers: the proportional set size of all of csgl's processes together, of memory and of mapped
-files. The plan is the line that csgl prints.
+as bf16) are written to DIR, served and removed. A model that is there is served as it is.
+
+Asked for: --prompts prompts of --prompt tokens, --clients at once, drawn with penalties and logprobs, which need memory of their own, one of
+them scored, for the logits of more rows, and the tokens of a text with more words than the tokenizer's cache has pages. Sampled while it loads and answers: the proportional set
+size of all of csgl's processes together, of memory and of mapped files. The plan is the line that csgl prints.
 """
 
 import argparse
@@ -24,11 +27,10 @@ import time
 import urllib.request
 
 import numpy as np
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 GROUP = 64
 MIB = 1 << 20
+N_WORDS = 20000
 NOISE = np.random.default_rng(1).integers(0, 256, 16 * MIB, dtype=np.uint8)
 
 
@@ -44,6 +46,8 @@ def cut(config, n_layers):
 
 def shapes(config):
     """Name and shape of every weight, in MLX's form: experts in three stacks [E, out, in]."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
     text = config.get("text_config", config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**text))
@@ -122,6 +126,14 @@ def proportional(pid):
     return int(values.get("Pss", 0)) * 1024, int(values.get("Pss_File", 0)) * 1024
 
 
+def role_of(pid):
+    try:
+        words = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+    return words[words.index("--role") + 1] if "--role" in words else "supervisor"
+
+
 class Peak:
     """Samples the processes; `phase` names what is going on."""
 
@@ -133,27 +145,38 @@ class Peak:
     def _run(self):
         while not self.is_over:
             try:
-                parts = [proportional(pid) for pid in tree(self.pid)]
+                parts = [(role_of(pid), *proportional(pid)) for pid in tree(self.pid)]
             except (FileNotFoundError, ProcessLookupError):
                 parts = []
-            total = (sum(part[0] for part in parts), sum(part[1] for part in parts),
-                     sorted((part[0] for part in parts), reverse=True))
+            total = (sum(part[1] for part in parts), sum(part[2] for part in parts), parts)
             if total > self.most.get(self.phase, (0,)):
                 self.most[self.phase] = total
             time.sleep(0.01)
 
 
-def ask(url, n_prompt, n_answer, seed):
-    ids = np.random.default_rng(seed).integers(3, 250, n_prompt).tolist()
-    body = {"prompt": ids, "max_tokens": n_answer, "temperature": 0, "ignore_eos": True}
-    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode())
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=600) as reply:
-        return json.load(reply)["usage"]
+        return json.load(reply)
 
 
-def serve(arguments, folder):
+def many_words():
+    letters = np.random.default_rng(2).integers(ord("a"), ord("z") + 1, (N_WORDS, 6), dtype=np.uint8)
+    return " ".join(bytes(word).decode() for word in letters)
+
+
+def ask(url, arguments, seed):
+    """The ids of all prompts lie evenly over the vocabulary, so that all of the embedding's pages come to be in memory."""
+    n = arguments.prompts * arguments.prompt
+    ids = [(i * arguments.prompts + seed) * (arguments.vocabulary - 1) // n for i in range(arguments.prompt)]
+    return post(url + "/v1/completions", {"prompt": ids, "max_tokens": arguments.answer, "ignore_eos": True, "seed": seed, "logprobs": 20,
+                                          "temperature": 1, "top_p": 0.9, "repetition_penalty": 1.1, "frequency_penalty": 0.1,
+                                          "echo": seed == 0})
+
+
+def serve(arguments, model):
     """(plan in bytes, weights in bytes, peaks by phase)"""
-    process = subprocess.Popen([arguments.csgl, "serve", "--model-path", folder, "--port", "0", *arguments.options],
+    process = subprocess.Popen([arguments.csgl, "serve", "--model-path", model, "--port", "0", *arguments.options],
                                stderr=subprocess.PIPE, text=True)
     peak = Peak(process.pid)
     plan = url = None
@@ -168,7 +191,8 @@ def serve(arguments, folder):
     if url:
         peak.phase = "answers"
         with concurrent.futures.ThreadPoolExecutor(arguments.clients) as pool:
-            list(pool.map(lambda seed: ask(url[1], arguments.prompt, arguments.answer, seed), range(arguments.clients)))
+            pool.submit(post, url[1] + "/tokenize", {"prompt": many_words()}).result()
+            list(pool.map(lambda seed: ask(url[1], arguments, seed), range(arguments.prompts)))
     peak.is_over = True
     peak.thread.join()
     process.terminate()
@@ -176,37 +200,47 @@ def serve(arguments, folder):
     return plan, peak.most
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=pathlib.Path)
-    parser.add_argument("--csgl", required=True)
-    parser.add_argument("--tokenizer", type=pathlib.Path, required=True, help="a folder with tokenizer.json")
-    parser.add_argument("--layers", type=int)
-    parser.add_argument("--folder", type=pathlib.Path, help="where to write the checkpoint, for once")
-    parser.add_argument("--keep", action="store_true")
-    parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--answer", type=int, default=16)
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="of csgl serve, all that follow")
-    arguments = parser.parse_args()
-    config = json.loads(arguments.config.read_text())
+def measure_shape(arguments):
+    config = json.loads(arguments.model.read_text())
     if arguments.layers:
         config = cut(config, arguments.layers)
+    arguments.vocabulary = config.get("text_config", config)["vocab_size"]
     folder = arguments.folder or pathlib.Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "model.safetensors").exists():
         print(f"{write_checkpoint(folder, config) / MIB:.0f} MiB of weights in {folder}")
     copy_tokenizer(arguments.tokenizer, folder)
     try:
-        plan, most = serve(arguments, folder)
+        return serve(arguments, folder)
     finally:
         if not arguments.keep:
             shutil.rmtree(folder)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path, help="a config.json, or a model that is there")
+    parser.add_argument("--csgl", required=True)
+    parser.add_argument("--tokenizer", type=pathlib.Path, help="a folder with tokenizer.json, for a config.json")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--folder", type=pathlib.Path, help="where to write the checkpoint, for once")
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--prompts", type=int, default=4, help="how many")
+    parser.add_argument("--vocabulary", type=int, default=32000, help="ids of prompts are below; of a config.json all")
+    parser.add_argument("--answer", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="of csgl serve, all that follow")
+    arguments = parser.parse_args()
+    if arguments.model.name.endswith(".json"):
+        plan, most = measure_shape(arguments)
+    else:
+        plan, most = serve(arguments, arguments.model)
     if not plan:
         raise SystemExit("csgl made no plan")
     for phase, (total, files, parts) in most.items():
         print(f"{phase:8} at most {total / MIB:6.0f} MiB ({100 * total / plan[0] - 100:+.1f} % of the plan, {plan[0] / MIB:.0f}), "
-              f"mapped files {files / MIB:.0f}; by process {', '.join(f'{part / MIB:.0f}' for part in parts)}")
+              f"mapped files {files / MIB:.0f}; {', '.join(f'{role} {part / MIB:.1f}' for role, part, _ in parts)}")
 
 
 if __name__ == "__main__":

@@ -121,12 +121,21 @@ int checkpoint_quantization_word(const char *text)
     return -1;
 }
 
-/* MLX's codes take the place of floats, as with a file's. */
-static enum status open_random(struct checkpoint *c, const char *encoding, struct error *error)
+/* Gives the checkpoint its weights if its configuration was read (`status`), and hands it out; else
+ * frees it. MLX's codes take the place of floats, as with a file's. */
+static enum status add_random(struct checkpoint **out, struct checkpoint *c, enum status status,
+                              const char *encoding, struct error *error)
 {
     int word = checkpoint_quantization_word(encoding);
-    enum status status = random_weights_new(&c->random, word < 0 ? encoding : "bf16", error);
-    return status == OK && word > 0 ? checkpoint_quantize_as(c, word, error) : status;
+    if (status == OK)
+        status = random_weights_new(&c->random, word < 0 ? encoding : "bf16", error);
+    if (status == OK && word > 0)
+        status = checkpoint_quantize_as(c, word, error);
+    if (status == OK)
+        *out = c;
+    else
+        checkpoint_free(c);
+    return status;
 }
 
 enum status checkpoint_open_random(struct checkpoint **out, const char *path, const char *encoding,
@@ -138,14 +147,7 @@ enum status checkpoint_open_random(struct checkpoint **out, const char *path, co
     free(folder);
     if (!c)
         return error_memory(error, sizeof *c);
-    enum status status = folder_open_config(c, path, error);
-    if (status == OK)
-        status = open_random(c, encoding, error);
-    if (status == OK)
-        *out = c;
-    else
-        checkpoint_free(c);
-    return status;
+    return add_random(out, c, folder_open_config(c, path, error), encoding, error);
 }
 
 enum status checkpoint_parse_random(struct checkpoint **out, const char *name, const char *text,
@@ -157,13 +159,7 @@ enum status checkpoint_parse_random(struct checkpoint **out, const char *name, c
         return error_memory(error, sizeof *c);
     c->generation_config.type = JT_OBJECT;
     enum status status = config_parse(c, name, text, bytes, &c->config, error);
-    if (status == OK)
-        status = open_random(c, encoding, error);
-    if (status == OK)
-        *out = c;
-    else
-        checkpoint_free(c);
-    return status;
+    return add_random(out, c, status, encoding, error);
 }
 
 bool checkpoint_is_random(const struct checkpoint *c)

@@ -124,13 +124,43 @@ static enum status read_nvfp4(const struct quantization *q, const char *path,
     return OK;
 }
 
+/* Width and groups of a module that a rule of `dynamic` may have changed. Zero points, packed along
+ * the rows, tell the bits; the groups are the configuration's if they fit, else equal parts of a
+ * power of two, as GPTQModel makes them: for no other power do as many groups make up the columns.
+ */
+static enum status read_gptq_module(const char *path, const struct quantized_parts *parts,
+                                    struct integers *n, struct error *error)
+{
+    const struct tensor *codes = parts->codes, *scales = parts->scales, *zeros = parts->zeros;
+    int64_t bits = zeros && n->rows > 0 ? zeros->cols * 32 / n->rows : 0;
+    if ((bits != 4 && bits != 8) || bits * n->rows != zeros->cols * 32)
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%.200s: gptq with rules for single modules (dynamic): %lld columns of "
+                         "codes with %lld of zero points are not of 4 or 8 bits",
+                         path, (long long)n->rows, (long long)(zeros ? zeros->cols : 0));
+    n->bits = (int32_t)bits;
+    n->cols = codes->rows * 32 / bits;
+    int64_t n_groups = scales ? scales->rows : 0, group = n->group > 0 ? n->group : n->cols;
+    if (n_groups < 1 || ceil_div(n->cols, group) == n_groups)
+        return OK;
+    group = n->cols / n_groups;
+    if (n->cols % n_groups || (n_groups > 1 && (group & (group - 1))))
+        return error_set(error, ERROR_UNSUPPORTED,
+                         "%.200s: gptq with rules for single modules (dynamic): %lld groups of "
+                         "%lld columns are not of a power of two",
+                         path, (long long)n_groups, (long long)n->cols);
+    n->group = (int32_t)group;
+    return OK;
+}
+
 /* How the integers of this module lie, or a sentence. */
 static enum status find_layout(const struct quantization *q, const char *path,
                                const struct quantized_parts *parts, struct integers *out,
                                struct error *error)
 {
     const struct tensor *codes = parts->codes ? parts->codes : parts->plain;
-    *out = (struct integers){.parts = parts, .bits = q->bits, .zero_step = q->is_zero_less_one};
+    *out = (struct integers){
+        .parts = parts, .bits = q->bits, .group = q->group, .zero_step = q->is_zero_less_one};
     if (!parts->codes) {
         out->layout = INTEGERS_BYTES;
         out->bits = 8;
@@ -143,6 +173,8 @@ static enum status find_layout(const struct quantization *q, const char *path,
     if (q->method == QUANTIZED_GPTQ) {
         out->layout = INTEGERS_GPTQ;
         out->rows = codes->cols;
+        if (q->has_rules)
+            return read_gptq_module(path, parts, out, error);
         out->cols = codes->rows * 32 / q->bits;
     } else if (q->method == QUANTIZED_AWQ) {
         out->layout = INTEGERS_AWQ;
@@ -191,7 +223,6 @@ static enum status read_integers(const struct quantization *q, const char *path,
         status = read_width(path, parts->shape, integers, error);
     if (status != OK)
         return status;
-    integers->group = q->group;
     return integers_describe(integers, path, out, error);
 }
 

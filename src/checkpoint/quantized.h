@@ -21,6 +21,7 @@ enum quantized_method {
 struct quantization {
     enum quantized_method method;
     int32_t bits, group;            /* GPTQ and AWQ; group 0: a whole row */
+    bool has_rules;                 /* GPTQ: modules may have other bits and groups than these */
     bool is_zero_less_one;          /* GPTQ's first version stores zero points so */
     int32_t block_rows, block_cols; /* of FP8 scales; 0: not said */
 };

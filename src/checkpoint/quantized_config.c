@@ -65,6 +65,26 @@ static enum status read_groups(const struct json *block, const char *method,
     return OK;
 }
 
+/* GPTQModel's rules: "+:" or "-:" and a pattern of modules, and what is other for them. Which
+ * module is quantized, and how, its tensors say by their presence and shapes, so patterns are not
+ * matched here; what a rule may change besides (sym, desc_act) the tensors say too. */
+static enum status read_rules(const struct json *rules, struct quantization *out,
+                              struct error *error)
+{
+    if (json_is_null(rules))
+        return OK;
+    bool is_object = rules->type == JT_OBJECT;
+    for (size_t i = 0; is_object && i < rules->n; i++)
+        is_object = rules->members[i].value.type == JT_OBJECT;
+    if (!is_object)
+        return error_set(
+            error, ERROR_INVALID,
+            "quantization_config: dynamic of gptq is an object of patterns, each with an "
+            "object of what is other for the modules that it matches");
+    out->has_rules = rules->n > 0;
+    return OK;
+}
+
 static enum status read_gptq(const struct json *block, struct quantization *out,
                              struct error *error)
 {
@@ -77,7 +97,8 @@ static enum status read_gptq(const struct json *block, struct quantization *out,
         return refuse(what, error);
     }
     out->is_zero_less_one = !is_second;
-    return read_groups(block, "gptq", out, error);
+    enum status status = read_groups(block, "gptq", out, error);
+    return status == OK ? read_rules(json_get(block, "dynamic"), out, error) : status;
 }
 
 static enum status read_awq(const struct json *block, struct quantization *out, struct error *error)

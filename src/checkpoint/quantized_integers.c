@@ -3,6 +3,7 @@
 #include "base/half.h"
 #include "base/size.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,17 +237,39 @@ static void add_codes(const struct integers *n, int64_t col, int64_t row, int n_
                 words[i + k] |= (word >> 4 * awq_places[k] & 15) << shift;
         }
         break;
-    case INTEGERS_ROWS:
-        for (int i = 0; i < n_rows; i++)
-            words[i] |=
-                (load_u32(data, (size_t)((row + i) * (n->cols / per) + col / per)) >> place & mask)
-                << shift;
-        break;
-    case INTEGERS_BYTES:
-        for (int i = 0; i < n_rows; i++)
-            words[i] |= (uint32_t)(data[(size_t)((row + i) * n->cols + col)] ^ 0x80) << shift;
-        break;
+    default:
+        assert(!is_file_by_rows(n));
     }
+}
+
+/* A row of a file that has them by rows. */
+static void unpack_row(const struct integers *n, const uint8_t *restrict row, const int32_t *order,
+                       uint8_t *restrict out)
+{
+    int per = codes_per_word(n);
+    uint8_t flip = n->layout == INTEGERS_BYTES ? 0x80 : 0; /* signed bytes to codes from 0 */
+    if (!order) {
+        for (int64_t i = 0; i < n->cols * n->bits / 8; i++)
+            out[i] = row[i] ^ flip;
+        return;
+    }
+    for (int64_t c = 0; c < n->cols; c += per) {
+        uint32_t word = 0;
+        for (int j = 0; j < per; j++) {
+            int32_t from = order[c + j];
+            uint32_t code = load_u32(row, (size_t)(from / per)) >> from % per * n->bits;
+            word |= ((code ^ flip) & mask_of(n)) << j * n->bits;
+        }
+        memcpy(out + c / per * (int64_t)sizeof word, &word, sizeof word);
+    }
+}
+
+static void unpack_rows(const struct integers *n, const int32_t *order, uint8_t *out)
+{
+    const struct tensor *tensor = n->parts->codes ? n->parts->codes : n->parts->plain;
+    size_t row_bytes = (size_t)(n->cols / codes_per_word(n)) * sizeof(uint32_t);
+    for (int64_t row = 0; row < n->rows; row++)
+        unpack_row(n, tensor->data + (size_t)row * row_bytes, order, out + (size_t)row * row_bytes);
 }
 
 /* Rows of codes, word by word for a tile of rows. */
@@ -305,7 +328,10 @@ enum status integers_unpack(const struct integers *n, const char *path, struct w
         free(memory);
         return status;
     }
-    unpack_codes(n, order, codes);
+    if (is_file_by_rows(n))
+        unpack_rows(n, order, codes);
+    else
+        unpack_codes(n, order, codes);
     unpack_levels(n, scales, biases);
     out->data = codes;
     out->levels.scales = scales;

@@ -60,6 +60,10 @@ static enum status open_model_parts(struct bench *b, struct error *error)
         status = bench_encoder_init(&b->encoder, &b->text, error);
     if (status == OK)
         status = device_open(&b->device, b->model.device, &cpu, error);
+    if (status == OK) {
+        request.n_processes = 1;
+        request.text_bytes = tokenizer_memory(b->text.tokenizer) + ENCODER_DEFAULT_CACHE_BYTES;
+    }
     if (status == OK)
         status = engine_open(&b->engine, b->checkpoint, b->device, comm_self(), &request,
                              b->is_json ? NULL : progress_if_terminal(), NULL, error);

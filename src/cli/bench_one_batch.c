@@ -54,7 +54,8 @@ static enum status open_engine(struct bench *b, struct error *error)
                                      .max_step_tokens =
                                          input_len > batch_size ? input_len : batch_size,
                                      .max_want = batch_size,
-                                     .memory_ratio = b->model.memory_ratio};
+                                     .memory_ratio = b->model.memory_ratio,
+                                     .n_processes = 1};
     enum status status = options_checkpoint(&b->model, &b->checkpoint, error);
     if (status == OK)
         status = device_open(&b->device, b->model.device, &cpu, error);

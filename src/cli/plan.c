@@ -12,6 +12,7 @@
 #include "device/comm/comm.h"
 #include "device/device_open.h"
 #include "engine/memory_plan.h"
+#include "text_model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ enum { MAX_LAYERS = 1024, N_BATCHES = 7 };
 struct plan {
     struct model_options options;
     const char *name;
-    int max_running, page_size;
+    int max_running, page_size, num_tokenizer;
     bool is_json;
     struct checkpoint *checkpoint;
     struct device *device;
@@ -134,6 +135,18 @@ static void on_weight(void *context, const char *name, uint64_t bytes_before)
         p->n_layers = p->current + 1;
 }
 
+/* The tokenizer is read, as csgl serve does, for what it takes. For a configuration alone a
+ * vocabulary without merges stands. */
+static void plan_text(struct plan *p)
+{
+    struct text_model text;
+    struct error error;
+    if (text_model_open(&text, p->checkpoint, NULL, &error) != OK)
+        log_info("tokenizers are not counted: %s", error.message);
+    serve_memory(p->num_tokenizer, text.tokenizer, &p->request);
+    text_model_done(&text);
+}
+
 static enum status make_plan(struct plan *p, struct error *error)
 {
     const struct model_options *o = &p->options;
@@ -150,6 +163,8 @@ static enum status make_plan(struct plan *p, struct error *error)
         .kv_cache_bytes = (uint64_t)(o->kv_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     p->current = -1;
     enum status status = open_source(p, error);
+    if (status == OK)
+        plan_text(p);
     if (status == OK)
         status = device_open(&p->device, o->device, &cpu, error);
     if (status == OK)
@@ -196,14 +211,11 @@ static void report_contexts(struct report *r, const struct plan *p)
 {
     static const int batches[N_BATCHES] = {1, 2, 4, 8, 16, 32, 64};
     const struct memory_plan *m = &p->memory;
-    uint64_t room = m->budget - m->weights - m->workspace - m->states;
     struct str json = {0};
-    if (p->request.kv_cache_bytes && p->request.kv_cache_bytes < room)
-        room = p->request.kv_cache_bytes;
     str_printf(&r->table, "longest context, at most the model's %d:\n", p->model->max_positions);
     for (int i = 0; i < N_BATCHES; i++) {
-        int32_t longest = memory_plan_longest(m, p->model, &p->request, p->model->max_positions,
-                                              batches[i], room);
+        int32_t longest =
+            memory_plan_longest(m, p->model, &p->request, p->model->max_positions, batches[i]);
         str_printf(&json, "%s\"%d\": %d", i ? ", " : "{", batches[i], (int)longest);
         str_printf(&r->table, "  %3d sequences %20s %d tokens each\n", batches[i], "",
                    (int)longest);
@@ -242,7 +254,11 @@ static enum status tell(const struct plan *p, struct error *error)
                  m->states / (uint64_t)m->n_states);
         add_size(&r, "state_bytes", "recurrent states and snapshots", m->states);
     }
-    add_size(&r, "total_bytes", "in all", m->weights + m->workspace + m->kv + m->states);
+    add_size(&r, "beside_bytes", "programs and tables", m->programs + m->texts + m->tables);
+    add_size(&r, "program_bytes", "  processes of csgl serve", m->programs);
+    add_size(&r, "text_bytes", "  their tokenizers", m->texts);
+    add_size(&r, "table_bytes", "  of cache, batch and sampler", m->tables);
+    add_size(&r, "total_bytes", "in all", memory_plan_bytes(m));
     add_size(&r, "budget_bytes", "may be used", m->budget);
     report_contexts(&r, p);
     enum status status = report_finish(&r, p->is_json, NULL, error);
@@ -275,8 +291,9 @@ int command_plan(int argc, char **argv)
          "plan with weights of this type: bf16, mlx_q4, Q4_0, ..."},
         {"--activations", NULL, OPTION_CHOICE, &p.options.activations, "auto|float|int8", 0, 0,
          "arithmetic of quantized linears"},
-        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype, "auto|bf16|f16|f32|int8|int4", 0,
-         0, "type of cached keys and values; int4: CPU only; auto: bf16"},
+        {"--kv-cache-dtype", NULL, OPTION_CHOICE, &p.options.kv_cache_dtype,
+         "auto|bf16|f16|f32|int8|int4", 0, 0,
+         "type of cached keys and values; int4: CPU only; auto: bf16"},
         {"--memory-ratio", NULL, OPTION_NUMBER, &p.options.memory_ratio, "SHARE", 0.01, 1,
          "share of the available memory to use"},
         {"--kv-cache-gb", NULL, OPTION_NUMBER, &p.options.kv_cache_gb, "GIB", 0, 1 << 20,
@@ -287,6 +304,8 @@ int command_plan(int argc, char **argv)
          1 << 16, "prompt tokens of one step"},
         {"--max-running-requests", NULL, OPTION_INT, &p.max_running, "N", 1, 1024,
          "sequences computed at once"},
+        {"--num-tokenizer", NULL, OPTION_INT, &p.num_tokenizer, "N", 0, 64,
+         "tokenizer processes; 0: the detokenizer is one too"},
         {"--page-size", NULL, OPTION_INT, &p.page_size, "TOKENS", 1, 1024,
          "tokens of a KV page, a power of two"},
         {"--json", NULL, OPTION_FLAG, &p.is_json, NULL, 0, 0, "print one JSON object"},

@@ -26,6 +26,11 @@ struct serve_options {
     int index;
 };
 
+/* What the processes of csgl serve and their tokenizers (NULL: not known) take beside the engine.
+ */
+void serve_memory(int num_tokenizer, const struct tokenizer *tokenizer,
+                  struct memory_request *request);
+
 /* Runs one of the processes in the run directory until the supervisor is gone; the exit status. */
 int serve_frontend(const struct serve_options *options);
 int serve_scheduler(const struct serve_options *options);

@@ -8,6 +8,7 @@
 #include "scheduler/process.h"
 #include "server/server.h"
 #include "text_model.h"
+#include "tokenizer/encoder.h"
 #include "worker/worker.h"
 
 #include <signal.h>
@@ -23,13 +24,24 @@ static int finish(enum status status, const struct error *error)
     return status == OK ? 0 : 1;
 }
 
-static enum status open_text(const struct serve_options *o, struct checkpoint **checkpoint,
-                             struct text_model *text, struct error *error)
+typedef enum status (*open_text_parts)(struct text_model *, const struct checkpoint *, const char *,
+                                       struct error *);
+
+static enum status open_text(const struct serve_options *o, open_text_parts open_parts,
+                             struct checkpoint **checkpoint, struct text_model *text,
+                             struct error *error)
 {
     *text = (struct text_model){0};
     enum status status = options_checkpoint(&o->model, checkpoint, error);
-    return status == OK ? text_model_open(text, *checkpoint, o->model.chat_template, error)
-                        : status;
+    return status == OK ? open_parts(text, *checkpoint, o->model.chat_template, error) : status;
+}
+
+void serve_memory(int num_tokenizer, const struct tokenizer *tokenizer, struct memory_request *r)
+{
+    int n_workers = 1 + num_tokenizer, n_encoders = num_tokenizer > 0 ? num_tokenizer : 1;
+    r->n_processes = 3 + n_workers; /* supervisor, frontend, scheduler */
+    r->text_bytes = (uint64_t)(1 + n_workers) * (tokenizer ? tokenizer_memory(tokenizer) : 0) +
+                    (uint64_t)n_encoders * ENCODER_DEFAULT_CACHE_BYTES;
 }
 
 /* --- scheduler -------------------------------------------------------------------------------- */
@@ -63,7 +75,7 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
         .n_states = o->model.num_mamba_slots,
         .state_bytes = (uint64_t)(o->model.mamba_cache_gb * 1024.0 * 1024.0 * 1024.0)};
     double begin = system_seconds();
-    enum status status = open_text(o, &p->checkpoint, &p->text, error);
+    enum status status = open_text(o, text_model_open, &p->checkpoint, &p->text, error);
     double read = system_seconds();
     if (status == OK)
         status = device_open(&p->device, o->model.device, &cpu, error);
@@ -72,6 +84,8 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
                  device_is_cpu(p->device) ? cpu_isa_name(cpu.isa) : p->device->name,
                  device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
     double opened = system_seconds();
+    if (status == OK)
+        serve_memory(o->num_tokenizer, p->text.tokenizer, &request);
     if (status == OK)
         status = engine_open(&p->engine, p->checkpoint, p->device, comm_self(), &request,
                              progress_if_terminal(), NULL, error);
@@ -127,7 +141,7 @@ int serve_worker(const struct serve_options *o, bool is_detokenizer)
     struct checkpoint *checkpoint = NULL;
     struct text_model text;
     struct error error;
-    enum status status = open_text(o, &checkpoint, &text, &error);
+    enum status status = open_text(o, text_model_open, &checkpoint, &text, &error);
     if (status == OK) {
         const struct sampling_params *d = &text.defaults;
         struct worker_model model = {.tokenizer = text.tokenizer,
@@ -201,7 +215,7 @@ int serve_frontend(const struct serve_options *o)
     for (int i = 0; i < n_keys; i++)
         keys[i] = o->api_keys.items[i];
     signal(SIGPIPE, SIG_IGN);
-    enum status status = open_text(o, &checkpoint, &text, &error);
+    enum status status = open_text(o, text_model_open_templates, &checkpoint, &text, &error);
     if (status == OK && o->api_key_file)
         status = read_keys(o->api_key_file, &key_text, keys, &n_keys, &error);
     if (status == OK) {

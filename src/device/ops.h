@@ -464,6 +464,8 @@ struct device_table {
     enum status (*embedding_load)(struct device *, const struct weight *weight,
                                   struct embedding **out, struct error *);
     void (*embedding_free)(struct device *, struct embedding *);
+    /* Bytes that its rows take: of the file's pages where they are read there. */
+    uint64_t (*embedding_bytes)(const struct weight *weight);
 
     size_t (*kv_page_bytes)(const struct device *, const struct kv_layout *layout);
     /* Sizes the workspace for attention steps of at most max_rows rows and max_sequences sequences,
@@ -485,9 +487,10 @@ struct device_table {
     size_t (*gated_delta_workspace)(struct device *, const struct state_layout *layout);
 
     /* Sizes the workspace for sampling from rows of n_tokens logits, max_rows at once; refuses more
-     * than SAMPLE_MAX_TOKENS. */
+     * than SAMPLE_MAX_TOKENS. And what that takes. */
     enum status (*sample_reserve)(struct device *, int32_t n_tokens, int32_t max_rows,
                                   struct error *);
+    size_t (*sample_workspace)(struct device *, int32_t n_tokens, int32_t max_rows);
 
     /* Ops of different kinds take turns with one workspace: the largest counts, not their sum. */
     bool shares_workspace;

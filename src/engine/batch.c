@@ -1,5 +1,7 @@
 #include "engine/batch.h"
 
+#include "base/size.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,19 +38,37 @@ static size_t lay_out(struct batch *b, int32_t *memory)
     return used;
 }
 
+/* `cache_copies` are the cache's; 0: it has no states. */
+static struct batch batch_of_size(int32_t max_tokens, int32_t max_sequences, int32_t max_want,
+                                  int32_t max_pages, int32_t n_groups, int32_t cache_copies)
+{
+    struct batch b = {.max_tokens = max_tokens,
+                      .max_sequences = max_sequences,
+                      .max_want = max_want,
+                      .max_pages = max_pages,
+                      .n_groups = n_groups};
+    if (cache_copies > 0) {
+        b.max_snapshots = max_sequences * KV_MAX_MARKS;
+        b.max_copies = cache_copies + max_sequences;
+    }
+    b.memory_bytes = lay_out(&b, NULL) * sizeof(int32_t);
+    return b;
+}
+
+size_t batch_bytes(const struct kv_cache_spec *cache, int32_t max_tokens, int32_t max_sequences,
+                   int32_t max_want)
+{
+    return batch_of_size(max_tokens, max_sequences, max_want,
+                         (int32_t)ceil_div(cache->max_length, cache->page_size), cache->n_groups,
+                         kv_max_copies(cache->n_rows, cache->n_states))
+        .memory_bytes;
+}
+
 enum status batch_init(struct batch *b, const struct kv_cache *cache, int32_t max_tokens,
                        int32_t max_sequences, int32_t max_want, struct error *error)
 {
-    *b = (struct batch){.max_tokens = max_tokens,
-                        .max_sequences = max_sequences,
-                        .max_want = max_want,
-                        .max_pages = cache->max_pages,
-                        .n_groups = cache->n_groups};
-    if (kv_cache_has_states(cache)) {
-        b->max_snapshots = max_sequences * KV_MAX_MARKS;
-        b->max_copies = cache->max_copies + max_sequences;
-    }
-    b->memory_bytes = lay_out(b, NULL) * sizeof(int32_t);
+    *b = batch_of_size(max_tokens, max_sequences, max_want, cache->max_pages, cache->n_groups,
+                       cache->max_copies);
     b->memory = calloc(1, b->memory_bytes);
     if (!b->memory)
         return error_memory(error, b->memory_bytes);

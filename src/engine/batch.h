@@ -31,6 +31,10 @@ struct batch {
 enum status batch_init(struct batch *batch, const struct kv_cache *cache, int32_t max_tokens,
                        int32_t max_sequences, int32_t max_want, struct error *error);
 void batch_done(struct batch *batch);
+
+/* What the arrays of one take over a cache like this. */
+size_t batch_bytes(const struct kv_cache_spec *cache, int32_t max_tokens, int32_t max_sequences,
+                   int32_t max_want);
 void batch_clear(struct batch *batch);
 
 /* Which of a sequence's new rows need logits. */

@@ -69,16 +69,9 @@ static enum status make_states(struct engine *e, struct error *error)
 static enum status make_cache(struct engine *e, struct error *error)
 {
     const struct memory_plan *p = &e->plan;
-    struct kv_cache_spec spec = {.type = e->request.cache_type,
-                                 .page_size = p->layout.page_size,
-                                 .n_rows = e->request.max_running,
-                                 .max_length = p->context_length,
-                                 .n_groups = p->n_groups,
-                                 .n_states = p->n_states};
+    struct kv_cache_spec spec = memory_plan_cache(p, e->model, &e->request);
     for (int32_t g = 0; g < p->n_groups; g++) {
         const struct kv_group *group = &e->model->kv_groups[g];
-        spec.windows[g] = group->window;
-        spec.n_pages[g] = p->n_pages[g];
         enum status status = e->device->table->buffer_alloc(
             e->device, p->page_bytes[g] * (size_t)p->n_pages[g], &e->kv[g], error);
         if (status != OK)

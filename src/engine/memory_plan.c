@@ -3,8 +3,22 @@
 #include "base/log.h"
 #include "base/size.h"
 #include "base/system.h"
+#include "device/device_open.h"
+#include "engine/batch.h"
+#include "engine/sampler.h"
 
 static const double mib = 1.0 / (1024.0 * 1024.0);
+
+/* Of one process: the program and its share of the libraries, stacks, configurations and templates,
+ * the requests in flight. Measured (docs/performance.md): beside what is counted the supervisor
+ * takes 2 MiB, the frontend 4 to 6, a tokenizer 7, the scheduler 4 to 7 and the end of its last
+ * slab of weights. */
+enum { PROCESS_BYTES = 11 << 19 };
+
+uint64_t memory_plan_bytes(const struct memory_plan *p)
+{
+    return p->weights + p->workspace + p->kv + p->states + p->tables + p->programs + p->texts;
+}
 
 /* Pages of each group, and their bytes, for `n_sequences` sequences of `length` tokens. */
 static uint64_t count_pages(struct memory_plan *p, const struct model *model,
@@ -29,14 +43,57 @@ uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model
     return count_pages(&copy, model, r, length, n_sequences);
 }
 
-int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
-                            const struct memory_request *r, int32_t limit, int64_t n_sequences,
-                            uint64_t bytes)
+struct kv_cache_spec memory_plan_cache(const struct memory_plan *p, const struct model *model,
+                                       const struct memory_request *r)
 {
+    struct kv_cache_spec spec = {.type = r->cache_type,
+                                 .page_size = r->page_size,
+                                 .n_rows = r->max_running,
+                                 .max_length = p->context_length,
+                                 .n_groups = p->n_groups,
+                                 .n_states = p->n_states};
+    for (int32_t g = 0; g < p->n_groups; g++) {
+        spec.windows[g] = model->kv_groups[g].window;
+        spec.n_pages[g] = p->n_pages[g];
+    }
+    return spec;
+}
+
+/* What is not the model's: the arrays of a step on the device, and on a CPU its copies that the
+ * scheduler fills and that are packed, the cache's tables, the sampler's, a row of logits, and
+ * what the penalties of every row need to know. */
+static uint64_t table_bytes(const struct memory_plan *p, const struct model *model,
+                            const struct memory_request *r)
+{
+    struct kv_cache_spec cache = memory_plan_cache(p, model, r);
+    size_t batch = batch_bytes(&cache, r->max_step_tokens, r->max_running, r->max_want);
+    uint64_t bytes = batch + sampler_device_bytes(model->vocab_size, r->max_want);
+    if (!p->is_host)
+        return bytes;
+    return bytes + 2 * batch + sampler_host_bytes(model->vocab_size, r->max_want) +
+           kv_cache_bytes(&cache) + (uint64_t)model->vocab_size * sizeof(float) +
+           (uint64_t)r->max_running * token_history_bytes(model->vocab_size);
+}
+
+/* Pages and tables of `n_sequences` sequences of `length` tokens, in what is left and in the bytes
+ * that the request gives the KV cache. */
+static bool fits(struct memory_plan *p, const struct model *model, const struct memory_request *r,
+                 int32_t length, int64_t n_sequences)
+{
+    p->context_length = length;
+    p->kv = count_pages(p, model, r, length, n_sequences);
+    p->tables = table_bytes(p, model, r);
+    return memory_plan_bytes(p) <= p->budget && (!r->kv_cache_bytes || p->kv <= r->kv_cache_bytes);
+}
+
+int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
+                            const struct memory_request *r, int32_t limit, int64_t n_sequences)
+{
+    struct memory_plan copy = *plan;
     int32_t low = 0, high = limit;
     while (low < high) {
         int32_t middle = low + (high - low + 1) / 2;
-        if (memory_plan_kv_bytes(plan, model, r, middle, n_sequences) <= bytes)
+        if (fits(&copy, model, r, middle, n_sequences))
             low = middle;
         else
             high = middle - 1;
@@ -44,46 +101,59 @@ int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *
     return low;
 }
 
+/* Of the memory that may be used, what the KV cache and its tables can have. */
+static double room_mib(const struct memory_plan *p, const struct memory_request *r)
+{
+    struct memory_plan rest = *p;
+    rest.kv = rest.tables = 0;
+    uint64_t taken = memory_plan_bytes(&rest), room = p->budget > taken ? p->budget - taken : 0;
+    return (double)(r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room) * mib;
+}
+
+static enum status plan_given_pages(struct memory_plan *p, const struct model *model,
+                                    const struct memory_request *r, struct error *error)
+{
+    p->kv = 0;
+    for (int32_t g = 0; g < p->n_groups; g++) {
+        if (r->n_pages < p->n_pages[g])
+            return error_set(error, ERROR_LIMIT,
+                             "--num-pages %d is less than the %d pages of one sequence of %d "
+                             "tokens; raise it or lower --context-length",
+                             r->n_pages, p->n_pages[g], p->context_length);
+        p->n_pages[g] = r->n_pages;
+        p->kv += (uint64_t)r->n_pages * p->page_bytes[g];
+    }
+    p->tables = table_bytes(p, model, r);
+    return memory_plan_bytes(p) <= p->budget
+               ? OK
+               : error_set(error, ERROR_LIMIT,
+                           "--num-pages %d needs %.0f MiB and %.0f MiB are left; lower it",
+                           r->n_pages, (double)(p->kv + p->tables) * mib, room_mib(p, r));
+}
+
 static enum status plan_kv(struct memory_plan *p, const struct model *model,
-                           const struct memory_request *r, uint64_t room, struct error *error)
+                           const struct memory_request *r, struct error *error)
 {
     bool is_given = r->context_length > 0;
     int32_t wanted = is_given ? r->context_length : model->max_positions;
-    uint64_t kv_room = r->kv_cache_bytes && r->kv_cache_bytes < room ? r->kv_cache_bytes : room;
-    p->context_length = memory_plan_longest(p, model, r, wanted, 1, kv_room);
-    count_pages(p, model, r, p->context_length, 1);
-    if (p->context_length < (is_given ? wanted : 1)) {
-        uint64_t need = count_pages(p, model, r, wanted, 1);
+    int32_t longest = memory_plan_longest(p, model, r, wanted, 1);
+    if (longest < (is_given ? wanted : 1)) {
+        fits(p, model, r, wanted, 1);
         return error_set(
             error, ERROR_LIMIT,
             "the KV cache of one sequence of %d tokens needs %.0f MiB and %.0f MiB are "
             "left; lower --context-length, raise --memory-ratio or --kv-cache-gb, or "
             "choose a narrower --kv-cache-dtype",
-            (int)wanted, (double)need * mib, (double)kv_room * mib);
+            (int)wanted, (double)(p->kv + p->tables) * mib, room_mib(p, r));
     }
     if (r->n_pages > 0) {
-        uint64_t bytes = 0;
-        for (int32_t g = 0; g < p->n_groups; g++) {
-            if (r->n_pages < p->n_pages[g])
-                return error_set(error, ERROR_LIMIT,
-                                 "--num-pages %d is less than the %d pages of one sequence of %d "
-                                 "tokens; raise it or lower --context-length",
-                                 r->n_pages, p->n_pages[g], p->context_length);
-            p->n_pages[g] = r->n_pages;
-            bytes += (uint64_t)r->n_pages * p->page_bytes[g];
-        }
-        p->kv = bytes;
-        return bytes <= room
-                   ? OK
-                   : error_set(error, ERROR_LIMIT,
-                               "--num-pages %d needs %.0f MiB and %.0f MiB are left; lower it",
-                               r->n_pages, (double)bytes * mib, (double)room * mib);
+        fits(p, model, r, longest, 1);
+        return plan_given_pages(p, model, r, error);
     }
     /* Room for as many sequences at once as fit; they share the pool. */
     int64_t n = r->max_running;
-    while (n > 1 && count_pages(p, model, r, p->context_length, n) > kv_room)
+    while (!fits(p, model, r, longest, n) && n > 1)
         n--;
-    p->kv = count_pages(p, model, r, p->context_length, n);
     return OK;
 }
 
@@ -128,15 +198,18 @@ static size_t device_workspace(const struct memory_plan *p, const struct model *
                                                      r->max_step_tokens, r->max_running);
     size_t of_states =
         model->states.n_layers > 0 ? table->gated_delta_workspace(device, &model->states) : 0;
-    return table->shares_workspace ? size_max(size_max(of_weights, of_attention), of_states)
-                                   : of_weights + of_attention + of_states;
+    size_t of_sampling = table->sample_workspace(device, model->vocab_size, r->max_want);
+    return table->shares_workspace
+               ? size_max(size_max(of_weights, of_attention), size_max(of_states, of_sampling))
+               : of_weights + of_attention + of_states + of_sampling;
 }
 
 enum status memory_plan_make(struct memory_plan *p, const struct model *model,
                              struct device *device, const struct device_bytes *weights,
                              const struct memory_request *r, struct error *error)
 {
-    *p = (struct memory_plan){.weights = weights->own, .n_groups = model->n_kv_groups};
+    *p = (struct memory_plan){
+        .weights = weights->own, .n_groups = model->n_kv_groups, .is_host = device_is_cpu(device)};
     p->layout = (struct kv_layout){.page_size = r->page_size,
                                    .n_heads = model->n_kv_heads,
                                    .head_dim = model->head_dim,
@@ -147,19 +220,26 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
     p->scratch_bytes = model->family->scratch_bytes(model, r->max_step_tokens, r->max_want);
     p->workspace = p->scratch_bytes + forward_tensor_bytes(r->max_want, model->vocab_size) +
                    device_workspace(p, model, device, weights->workspace, r);
+    if (p->is_host) {
+        p->programs = (uint64_t)r->n_processes * PROCESS_BYTES;
+        p->texts = r->text_bytes;
+    }
     uint64_t available =
         r->available_bytes ? r->available_bytes : device->table->memory_available(device);
     if (available == 0)
         available = UINT64_MAX / 4; /* nothing is known: let allocation decide */
     p->budget = (uint64_t)((double)available * r->memory_ratio);
-    if (p->weights + p->workspace > p->budget)
-        return error_set(error, ERROR_LIMIT,
-                         "the weights need %.0f MiB and a step %.0f MiB, but only %.0f MiB may be "
-                         "used (%.0f MiB available, --memory-ratio %.2f); free memory, raise "
-                         "--memory-ratio or choose a smaller model",
-                         (double)p->weights * mib, (double)p->workspace * mib,
-                         (double)p->budget * mib, (double)available * mib, r->memory_ratio);
-    uint64_t room = p->budget - p->weights - p->workspace;
+    uint64_t taken = memory_plan_bytes(p);
+    if (taken > p->budget)
+        return error_set(
+            error, ERROR_LIMIT,
+            "the weights need %.0f MiB, a step %.0f MiB and the programs %.0f MiB, but "
+            "only %.0f MiB may be used (%.0f MiB available, --memory-ratio %.2f); free "
+            "memory, raise --memory-ratio or choose a smaller model",
+            (double)p->weights * mib, (double)p->workspace * mib,
+            (double)(p->programs + p->texts) * mib, (double)p->budget * mib,
+            (double)available * mib, r->memory_ratio);
+    uint64_t room = p->budget - taken;
     if (model->states.n_layers > 0) {
         p->state_layout = model->states;
         p->state_layout.dtype = r->state_dtype;
@@ -172,17 +252,17 @@ enum status memory_plan_make(struct memory_plan *p, const struct model *model,
                          "this model has no recurrent layers; leave out --num-mamba-slots, "
                          "--mamba-cache-gb and --mamba-ssm-dtype");
     }
-    return plan_kv(p, model, r, room - p->states, error);
+    return plan_kv(p, model, r, error);
 }
 
 void memory_plan_print(const struct memory_plan *p)
 {
     log_info(
         "memory: %.0f MiB of %.0f MiB: weights %.0f, KV cache %.0f (%s, %d tokens a sequence), "
-        "workspace %.0f",
-        (double)(p->weights + p->workspace + p->kv + p->states) * mib, (double)p->budget * mib,
-        (double)p->weights * mib, (double)p->kv * mib, dtype_name(p->layout.dtype),
-        (int)p->context_length, (double)p->workspace * mib);
+        "workspace %.0f, programs and tables %.0f",
+        (double)memory_plan_bytes(p) * mib, (double)p->budget * mib, (double)p->weights * mib,
+        (double)p->kv * mib, dtype_name(p->layout.dtype), (int)p->context_length,
+        (double)p->workspace * mib, (double)(p->programs + p->texts + p->tables) * mib);
     if (p->n_states > 0)
         log_info("memory: recurrent states and their snapshots %.1f MiB (%s, %d slots of %.2f MiB)",
                  (double)p->states * mib, dtype_name(p->state_layout.dtype), (int)p->n_states,

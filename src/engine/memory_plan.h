@@ -24,6 +24,9 @@ struct memory_request {
     uint64_t state_bytes;     /* all slots' at most; 0: a quarter of what is left, or as many as
                                * max_running sequences have a use for */
     uint64_t available_bytes; /* 0: what the device says */
+    /* What shares a CPU's memory with the engine: */
+    int32_t n_processes; /* of csgl, this one counted */
+    uint64_t text_bytes; /* their tokenizers */
 };
 
 /* The type that the i-th word of --kv-cache-dtype means: auto, bf16, f16, f32, int8, int4. */
@@ -40,8 +43,14 @@ static inline enum dtype state_dtype_of_word(int i)
     return i == 2 ? DTYPE_BF16 : DTYPE_F32;
 }
 
+/* All in bytes. The last three are 0 where the engine's memory is not the CPU's, but for the tables
+ * that a step reads. */
 struct memory_plan {
     uint64_t budget, weights, workspace, kv, states;
+    uint64_t tables;   /* of the cache, the batch and the sampler; of penalties, all rows' */
+    uint64_t programs; /* the processes themselves */
+    uint64_t texts;    /* as in the request */
+    bool is_host;      /* the engine's memory is the CPU's */
     int32_t context_length;
     size_t scratch_bytes;
     struct kv_layout layout;
@@ -58,14 +67,22 @@ enum status memory_plan_make(struct memory_plan *plan, const struct model *model
                              struct device *device, const struct device_bytes *weights,
                              const struct memory_request *request, struct error *error);
 
+/* The sum of its parts. */
+uint64_t memory_plan_bytes(const struct memory_plan *plan);
+
+/* The cache that was planned. */
+struct kv_cache_spec memory_plan_cache(const struct memory_plan *plan, const struct model *model,
+                                       const struct memory_request *request);
+
 /* Bytes of the KV cache of `n_sequences` sequences of `length` tokens, and the longest length, at
- * most `limit`, of which so many fit into `bytes`. Of a plan that was made for this request. */
+ * most `limit`, of which so many fit with their tables. Of a plan that was made for this request.
+ */
 uint64_t memory_plan_kv_bytes(const struct memory_plan *plan, const struct model *model,
                               const struct memory_request *request, int32_t length,
                               int64_t n_sequences);
 int32_t memory_plan_longest(const struct memory_plan *plan, const struct model *model,
                             const struct memory_request *request, int32_t limit,
-                            int64_t n_sequences, uint64_t bytes);
+                            int64_t n_sequences);
 
 /* Logs the plan in a few lines. */
 void memory_plan_print(const struct memory_plan *plan);

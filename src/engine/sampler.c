@@ -72,6 +72,12 @@ enum status token_history_init(struct token_history *h, int32_t vocab_size, stru
     return error_memory(error, n * (2 * sizeof(int32_t) + 1));
 }
 
+size_t token_history_bytes(int32_t vocab_size)
+{
+    struct token_history *h = NULL;
+    return (size_t)vocab_size * (sizeof *h->distinct + sizeof *h->n_outputs + sizeof *h->is_seen);
+}
+
 void token_history_done(struct token_history *h)
 {
     free(h->distinct);
@@ -135,12 +141,29 @@ static size_t lay_out(struct sampler *s, uint8_t *host)
     return used;
 }
 
+/* A row edits a token at most once, so that the edits of any one row fit. */
+static struct sampler sampler_of_size(int32_t n_tokens, int32_t max_rows)
+{
+    return (struct sampler){.n_tokens = n_tokens, .max_rows = max_rows, .max_edits = n_tokens};
+}
+
+size_t sampler_device_bytes(int32_t n_tokens, int32_t max_rows)
+{
+    struct sampler s = sampler_of_size(n_tokens, max_rows);
+    return lay_out(&s, NULL);
+}
+
+size_t sampler_host_bytes(int32_t n_tokens, int32_t max_rows)
+{
+    struct sampler *s = NULL;
+    return sampler_device_bytes(n_tokens, max_rows) + (size_t)n_tokens * sizeof *s->places;
+}
+
 enum status sampler_init(struct sampler *s, struct device *device, int32_t n_tokens,
                          int32_t max_rows, struct error *error)
 {
-    /* A row edits a token at most once, so that those of any one row fit. */
-    *s = (struct sampler){
-        .device = device, .n_tokens = n_tokens, .max_rows = max_rows, .max_edits = n_tokens};
+    *s = sampler_of_size(n_tokens, max_rows);
+    s->device = device;
     size_t bytes = lay_out(s, NULL);
     s->places = calloc((size_t)n_tokens, sizeof *s->places);
     s->host = calloc(1, bytes);

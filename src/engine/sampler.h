@@ -55,6 +55,7 @@ struct token_history {
 
 enum status token_history_init(struct token_history *history, int32_t vocab_size,
                                struct error *error);
+size_t token_history_bytes(int32_t vocab_size);
 void token_history_done(struct token_history *history);
 void token_history_clear(struct token_history *history);
 void token_history_add(struct token_history *history, int32_t token, bool is_output);
@@ -108,6 +109,10 @@ struct sampler {
 enum status sampler_init(struct sampler *sampler, struct device *device, int32_t n_tokens,
                          int32_t max_rows, struct error *error);
 void sampler_done(struct sampler *sampler);
+
+/* What one takes, beside the workspace that sample_reserve makes. */
+size_t sampler_device_bytes(int32_t n_tokens, int32_t max_rows);
+size_t sampler_host_bytes(int32_t n_tokens, int32_t max_rows);
 
 /* Brings what n draws need to the device; they are kept until sampler_draw. */
 enum status sampler_prepare(struct sampler *sampler, const struct draw *draws, int32_t n,

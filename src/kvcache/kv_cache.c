@@ -32,13 +32,20 @@ static int32_t count_blocks(const struct kv_cache_spec *spec, int32_t max_pages)
     return blocks > INT32_MAX / spec->page_size ? INT32_MAX / spec->page_size : (int32_t)blocks;
 }
 
+static struct radix_spec tree_of(const struct kv_cache_spec *spec)
+{
+    int32_t max_pages = (int32_t)ceil_div(spec->max_length, spec->page_size);
+    struct radix_spec tree = {.page_size = spec->page_size,
+                              .n_blocks = count_blocks(spec, max_pages),
+                              .n_groups = spec->n_groups};
+    memcpy(tree.windows, spec->windows, sizeof tree.windows);
+    return tree;
+}
+
 static enum status init_tree(struct kv_cache *cache, const struct kv_cache_spec *spec,
                              struct error *error)
 {
-    struct radix_spec tree = {.page_size = spec->page_size,
-                              .n_blocks = count_blocks(spec, cache->max_pages),
-                              .n_groups = spec->n_groups};
-    memcpy(tree.windows, spec->windows, sizeof tree.windows);
+    struct radix_spec tree = tree_of(spec);
     cache->n_blocks = spec->type == KV_CACHE_NAIVE ? 0 : tree.n_blocks;
     enum status status =
         spec->type == KV_CACHE_NAIVE ? OK : radix_tree_new(&cache->tree, &tree, error);
@@ -76,6 +83,21 @@ enum status kv_cache_init(struct kv_cache *cache, const struct kv_cache_spec *sp
     for (int32_t row = 0; row < spec->n_rows; row++)
         cache->rows[row] = (struct kv_row){.node = -1, .state = -1, .source = -1};
     return OK;
+}
+
+size_t kv_cache_bytes(const struct kv_cache_spec *spec)
+{
+    struct kv_cache *cache = NULL;
+    struct radix_spec tree = tree_of(spec);
+    bool has_tree = spec->type != KV_CACHE_NAIVE;
+    size_t entry = sizeof(int32_t), max_pages = (size_t)ceil_div(spec->max_length, spec->page_size);
+    size_t row_bytes = sizeof *cache->length + sizeof *cache->rows + max_pages * entry;
+    row_bytes += (size_t)spec->n_groups * (sizeof *cache->first_page + max_pages * entry);
+    size_t bytes = (size_t)spec->n_rows * row_bytes + (has_tree ? radix_tree_bytes(&tree) : 0);
+    for (int32_t g = 0; g < spec->n_groups; g++)
+        bytes += page_pool_bytes(spec->n_pages[g]);
+    bytes += (size_t)kv_max_copies(spec->n_rows, spec->n_states) * sizeof *cache->copies;
+    return bytes + state_pool_bytes(spec->n_states, has_tree ? tree.n_blocks : 0, spec->page_size);
 }
 
 void kv_cache_done(struct kv_cache *cache)

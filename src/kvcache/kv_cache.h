@@ -98,6 +98,15 @@ struct kv_cache_spec {
 
 enum status kv_cache_init(struct kv_cache *cache, const struct kv_cache_spec *spec,
                           struct error *error);
+
+/* What its tables and tree take; pages and states are the device's. */
+size_t kv_cache_bytes(const struct kv_cache_spec *spec);
+
+/* Part-filled pages that may wait for the next step to copy them. */
+static inline int32_t kv_max_copies(int32_t n_rows, int32_t n_states)
+{
+    return n_states > 0 ? n_rows * KV_MAX_MARKS : 0;
+}
 void kv_cache_done(struct kv_cache *cache);
 
 /* --- rows ------------------------------------------------------------------------------------- */

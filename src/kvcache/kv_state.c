@@ -11,7 +11,7 @@ enum status kv_states_init(struct kv_cache *cache, int32_t n_states, struct erro
     if (n_states == 0)
         return OK;
     assert(n_states >= 2);
-    cache->max_copies = cache->n_rows * KV_MAX_MARKS;
+    cache->max_copies = kv_max_copies(cache->n_rows, n_states);
     cache->copies = malloc((size_t)cache->max_copies * sizeof *cache->copies);
     if (!cache->copies)
         return error_memory(error, (size_t)cache->max_copies * sizeof *cache->copies);

@@ -19,6 +19,11 @@ bool lru_init(struct lru *lru, int32_t n)
     return true;
 }
 
+size_t lru_bytes(int32_t n)
+{
+    return ((size_t)n + 1) * 2 * sizeof(int32_t);
+}
+
 void lru_done(struct lru *lru)
 {
     free(lru->newer);

@@ -4,6 +4,7 @@
 #define CSGL_KVCACHE_LRU_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct lru {
@@ -14,6 +15,9 @@ struct lru {
 /* An empty list; false if memory is exhausted (lru_done is then still allowed). */
 bool lru_init(struct lru *lru, int32_t n);
 void lru_done(struct lru *lru);
+
+/* What it takes. */
+size_t lru_bytes(int32_t n);
 
 bool lru_has(const struct lru *lru, int32_t member);
 

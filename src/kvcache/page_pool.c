@@ -19,6 +19,12 @@ enum status page_pool_init(struct page_pool *pool, int32_t n_pages, struct error
     return OK;
 }
 
+size_t page_pool_bytes(int32_t n_pages)
+{
+    struct page_pool *pool = NULL;
+    return (size_t)n_pages * (sizeof *pool->free_pages + sizeof *pool->is_free);
+}
+
 void page_pool_done(struct page_pool *pool)
 {
     free(pool->free_pages);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct page_pool {
@@ -15,6 +16,9 @@ struct page_pool {
 
 enum status page_pool_init(struct page_pool *pool, int32_t n_pages, struct error *error);
 void page_pool_done(struct page_pool *pool);
+
+/* What it takes. */
+size_t page_pool_bytes(int32_t n_pages);
 
 /* A page, or -1 when none is free. */
 int32_t page_pool_take(struct page_pool *pool);

@@ -17,11 +17,17 @@ static bool allocate_group(struct radix_group *group, int32_t window, int32_t n_
     return lru_init(&group->unseen, n_blocks) && group->seers;
 }
 
+static size_t count_buckets(int32_t n_blocks)
+{
+    size_t n = 16;
+    while (n < (size_t)n_blocks)
+        n *= 2;
+    return n;
+}
+
 static bool allocate(struct radix_tree *tree, const struct radix_spec *spec)
 {
-    size_t n = (size_t)spec->n_blocks, n_buckets = 16;
-    while (n_buckets < n)
-        n_buckets *= 2;
+    size_t n = (size_t)spec->n_blocks, n_buckets = count_buckets(spec->n_blocks);
     tree->bucket_mask = n_buckets - 1;
     tree->nodes = calloc(n, sizeof *tree->nodes);
     tree->free_nodes = malloc(n * sizeof *tree->free_nodes);
@@ -66,6 +72,19 @@ enum status radix_tree_new(struct radix_tree **out, const struct radix_spec *spe
     tree->free_block = spec->n_blocks > 0 ? 0 : -1;
     *out = tree;
     return OK;
+}
+
+size_t radix_tree_bytes(const struct radix_spec *spec)
+{
+    struct radix_tree *tree = NULL;
+    size_t n = (size_t)spec->n_blocks, link = sizeof(int32_t);
+    size_t block_bytes = sizeof *tree->nodes + sizeof *tree->free_nodes + 2 * link +
+                         (size_t)spec->page_size * sizeof *tree->tokens;
+    size_t bytes = sizeof *tree + n * block_bytes + lru_bytes(spec->n_blocks) +
+                   count_buckets(spec->n_blocks) * sizeof *tree->buckets;
+    for (int32_t g = 0; g < spec->n_groups; g++)
+        bytes += spec->windows[g] > 0 ? 2 * n * link + lru_bytes(spec->n_blocks) : n * link;
+    return bytes;
 }
 
 void radix_tree_free(struct radix_tree *tree)

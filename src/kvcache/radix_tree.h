@@ -21,6 +21,7 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { RADIX_MAX_GROUPS = 4 };
@@ -38,6 +39,9 @@ struct radix_spec {
 enum status radix_tree_new(struct radix_tree **tree, const struct radix_spec *spec,
                            struct error *error);
 void radix_tree_free(struct radix_tree *tree);
+
+/* What it takes. */
+size_t radix_tree_bytes(const struct radix_spec *spec);
 
 /* The oldest page, counted from a sequence's start, that the token at `position` sees in a group
  * with that window (0: everything). */

@@ -26,6 +26,16 @@ enum status state_pool_init(struct state_pool *pool, int32_t n_slots, int32_t n_
     return OK;
 }
 
+size_t state_pool_bytes(int32_t n_slots, int32_t n_blocks, int32_t page_size)
+{
+    struct state_pool *pool = NULL;
+    size_t slot_bytes =
+        sizeof *pool->slots + sizeof *pool->free_slots + (size_t)page_size * sizeof *pool->tails;
+    return n_slots == 0 ? 0
+                        : (size_t)n_slots * slot_bytes + lru_bytes(n_slots) +
+                              ((size_t)n_blocks + 1) * sizeof *pool->first_at_block;
+}
+
 void state_pool_done(struct state_pool *pool)
 {
     free(pool->slots);

@@ -37,6 +37,9 @@ enum status state_pool_init(struct state_pool *pool, int32_t n_slots, int32_t n_
                             int32_t page_size, struct error *error);
 void state_pool_done(struct state_pool *pool);
 
+/* What it takes. */
+size_t state_pool_bytes(int32_t n_slots, int32_t n_blocks, int32_t page_size);
+
 /* A slot for a row, or -1 when none is free. */
 int32_t state_pool_take(struct state_pool *pool);
 void state_pool_give(struct state_pool *pool, int32_t slot);

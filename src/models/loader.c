@@ -317,8 +317,11 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
                          "%s: %s is quantized by columns, which embeddings cannot be",
                          checkpoint_path(l->checkpoint), name);
     }
-    if (status != OK || l->is_counting)
+    if (status != OK)
         return status;
+    l->bytes += l->device->table->embedding_bytes(&w);
+    if (l->is_counting)
+        return OK;
     status = l->device->table->embedding_load(l->device, &w, out, error);
     if (status == OK && !keep(&l->model->embeddings, &l->model->n_embeddings, *out)) {
         l->device->table->embedding_free(l->device, *out);

@@ -86,6 +86,11 @@ static enum status build_set(const struct added_tokens *t, struct added_set *set
     return OK;
 }
 
+size_t added_tokens_memory(const struct added_tokens *t)
+{
+    return t->text.cap + t->cap * sizeof *t->items + 2 * (t->n + 1) * sizeof *t->raw.sorted;
+}
+
 enum status added_tokens_finish(struct added_tokens *t, struct error *error)
 {
     if (t->n)

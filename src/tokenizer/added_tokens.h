@@ -46,6 +46,7 @@ enum status added_tokens_append(struct added_tokens *tokens, const struct added_
 /* Sorts. ERROR_INVALID if two different tokens have the same id. */
 enum status added_tokens_finish(struct added_tokens *tokens, struct error *error);
 void added_tokens_done(struct added_tokens *tokens);
+size_t added_tokens_memory(const struct added_tokens *tokens);
 
 /* NULL if `id` is not an added token. */
 const struct added_token *added_tokens_of_id(const struct added_tokens *tokens, int32_t id);

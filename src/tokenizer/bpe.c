@@ -25,6 +25,8 @@ struct bpe_node {
     uint32_t next, previous;
 };
 
+static const size_t byte_pairs_bytes = sizeof(bpe_value) << 16;
+
 enum status bpe_init(struct bpe *bpe, const struct vocabulary *vocabulary, struct error *error)
 {
     *bpe = (struct bpe){
@@ -34,11 +36,10 @@ enum status bpe_init(struct bpe *bpe, const struct vocabulary *vocabulary, struc
         bpe->byte_id[i] = vocabulary_find(vocabulary, &byte, 1, false);
         bpe->has_all_bytes = bpe->has_all_bytes && bpe->byte_id[i] >= 0;
     }
-    size_t bytes = sizeof *bpe->byte_pairs << 16;
-    bpe->byte_pairs = malloc(bytes);
+    bpe->byte_pairs = malloc(byte_pairs_bytes);
     if (!bpe->byte_pairs)
-        return error_memory(error, bytes);
-    memset(bpe->byte_pairs, 0xFF, bytes);
+        return error_memory(error, byte_pairs_bytes);
+    memset(bpe->byte_pairs, 0xFF, byte_pairs_bytes);
     return OK;
 }
 
@@ -92,6 +93,11 @@ static void enter(struct bpe *bpe, const struct bpe_merge *merge)
     bpe->n_used += slot->left < 0;
     *slot = *merge;
     bpe->filter[bit / 64] |= (uint64_t)1 << (bit % 64);
+}
+
+size_t bpe_memory(const struct bpe *bpe)
+{
+    return bpe->n_slots * (sizeof *bpe->slots + FILTER_BITS_PER_SLOT / 8) + byte_pairs_bytes;
 }
 
 static bool grow(struct bpe *bpe)

@@ -51,6 +51,7 @@ struct bpe_scratch {
 /* `vocabulary` is complete and is kept. */
 enum status bpe_init(struct bpe *bpe, const struct vocabulary *vocabulary, struct error *error);
 void bpe_done(struct bpe *bpe);
+size_t bpe_memory(const struct bpe *bpe);
 
 /* Adds the merge of the next rank, of tokens as the vocabulary writes them. ERROR_INVALID if the
  * vocabulary lacks one of the three. A pair that came before takes the later rank. */

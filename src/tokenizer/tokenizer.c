@@ -22,6 +22,12 @@ void tokenizer_free(struct tokenizer *t)
     free(t);
 }
 
+size_t tokenizer_memory(const struct tokenizer *t)
+{
+    return sizeof *t + vocabulary_memory(&t->vocabulary) + bpe_memory(&t->bpe) +
+           added_tokens_memory(&t->added);
+}
+
 enum status tokenizer_add_token(struct tokenizer *t, const struct added_token *token,
                                 const char *content, size_t len, struct error *error)
 {

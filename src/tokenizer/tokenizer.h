@@ -32,6 +32,9 @@ enum status tokenizer_load_vocab(const struct vocab *vocab, struct tokenizer **o
 
 void tokenizer_free(struct tokenizer *tokenizer);
 
+/* Bytes that it holds: its tables and texts. */
+size_t tokenizer_memory(const struct tokenizer *tokenizer);
+
 /* All ids are below this number; some below it may be absent. */
 int32_t tokenizer_size(const struct tokenizer *tokenizer);
 

@@ -85,6 +85,12 @@ int32_t vocabulary_find_written(const struct vocabulary *v, const char *written,
     return vocabulary_find(v, written, len, true);
 }
 
+size_t vocabulary_memory(const struct vocabulary *v)
+{
+    return v->text.cap + v->cap * (sizeof *v->tokens + sizeof *v->flags) +
+           v->n_slots * sizeof *v->slots;
+}
+
 static bool grow_slots(struct vocabulary *v)
 {
     size_t n = v->n_slots ? v->n_slots * 2 : 1024;

@@ -39,6 +39,7 @@ struct vocabulary {
 };
 
 void vocabulary_done(struct vocabulary *v);
+size_t vocabulary_memory(const struct vocabulary *v);
 
 /* Adds a token as a byte-level vocabulary writes it. ERROR_INVALID if the id or the token is taken.
  */

@@ -324,6 +324,13 @@ def test_plan_adds_up(csgl, config):
     out = lines_of(csgl("plan", config, "--json", "--quantization", "Q8_0"))[0]
     assert out["weight_bytes"] == sum(out["layer_bytes"]) + out["outside_bytes"]
     assert out["layers"] == 2 == len(out["layer_bytes"])
+    embedding = CONFIG["vocab_size"] * CONFIG["hidden_size"] * 34 // 32
+    assert out["outside_bytes"] >= 2 * embedding  # the head's own copy and the rows that are looked up
+    beside = [out[part] for part in ("program_bytes", "text_bytes", "table_bytes")]
+    assert min(beside) > 0 and out["beside_bytes"] == sum(beside)
+    assert out["total_bytes"] == sum(out[part] for part in ("weight_bytes", "workspace_bytes", "kv_bytes", "beside_bytes"))
+    more = lines_of(csgl("plan", config, "--json", "--quantization", "Q8_0", "--num-tokenizer", "2"))[0]
+    assert more["program_bytes"] == out["program_bytes"] * 6 // 4 and more["text_bytes"] > out["text_bytes"]
     assert out["kv_bytes_per_token"] == 2 * 2 * 2 * 32 * 2  # layers, k and v, heads, dimensions, bf16
     assert out["longest_context"]["1"] == 1024
     narrow = lines_of(csgl("plan", config, "--json", "--kv-cache-gb", "0.0001"))[0]

@@ -104,8 +104,8 @@ static void noting_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
 {
     const char *name = (const char *)(const void *)kernel;
     (void)gpu;
-    if (strncmp(name, "linear_flat_", 12) == 0) {
-        note("flat");
+    if (strncmp(name, "linear_flat_", 12) == 0 || strncmp(name, "linear_wide_", 12) == 0) {
+        note("product");
         return;
     }
     note(name);
@@ -275,18 +275,18 @@ static void a_norm_or_activation_writes_the_inputs_of_the_linears_behind_it(void
     expect("");
     linear(q4, &y, &z);
     linear(also_q4, &y, &z);
-    expect("rms_norm_inputs flat flat");
+    expect("rms_norm_inputs product product");
     struct kd_inputs form = noted.form;
     struct gpu_range values = noted.values;
     silu(&y);
     linear(q4, &y, &z);
     linear(also_q4, &y, &z);
-    expect("silu_mul_inputs flat flat");
+    expect("silu_mul_inputs product product");
     assert_memory_equal(&noted.form, &form, sizeof form);
     device->table->sync(device, NULL);
     expect("commit");
     linear(q4, &y, &z);
-    expect("linear_inputs flat");
+    expect("linear_inputs product");
     assert_memory_equal(&noted.form, &form, sizeof form);
     assert_true(noted.values.memory == values.memory && noted.values.offset == values.offset);
 }
@@ -299,11 +299,11 @@ static void inputs_in_another_form_are_written_anew(void **unused)
     linear(bf16, &y, &z);
     linear(bf16, &y, &z);
     linear(q4, &y, &z);
-    expect("rms_norm_inputs flat linear_inputs flat flat linear_inputs flat");
+    expect("rms_norm_inputs product linear_inputs product product linear_inputs product");
     norm(&y);
     linear(ordered, &y, &z);
     linear(ordered, &y, &z);
-    expect("rms_norm linear_inputs flat linear_inputs flat");
+    expect("rms_norm linear_inputs product linear_inputs product");
 }
 
 static void what_no_native_linear_reads_is_queued_as_it_is(void **unused)
@@ -316,15 +316,15 @@ static void what_no_native_linear_reads_is_queued_as_it_is(void **unused)
     expect("rms_norm linear");
     norm(&y);
     linear(q4, &first, &to);
-    expect("rms_norm linear_inputs flat");
+    expect("rms_norm linear_inputs product");
     silu(&y);
     linear(q4, &x, &z);
-    expect("silu_mul linear_inputs flat");
+    expect("silu_mul linear_inputs product");
     norm(&y);
     silu(&z);
     norm(&y);
     linear(q4, &z, &x);
-    expect("rms_norm silu_mul rms_norm linear_inputs flat");
+    expect("rms_norm silu_mul rms_norm linear_inputs product");
     device_rms_norm(device, &(struct rms_norm_args){.x = x, .residual = residual});
     expect("rms_norm");
     device_rms_norm(device, &(struct rms_norm_args){.x = tensor_cols(x, 2, COLS - 2),
@@ -351,7 +351,7 @@ static void nothing_waits_for_a_copy_a_mark_or_the_end(void **unused)
     linear(q4, &y, &z);
     device->table->mark(device, 1);
     linear(q4, &y, &z);
-    expect("rms_norm mark linear_inputs flat mark flat");
+    expect("rms_norm mark linear_inputs product mark product");
     norm(&y);
     assert_int_equal(device->table->sync(device, &error), OK);
     expect("rms_norm commit");
@@ -370,24 +370,24 @@ static void inputs_are_forgotten_when_their_rows_may_have_changed(void **unused)
     linear(q4, &y, &z);
     linear(q4, &z, &y);
     linear(q4, &y, &z);
-    expect("linear_inputs flat linear_inputs flat linear_inputs flat");
+    expect("linear_inputs product linear_inputs product linear_inputs product");
     linear(q4, &y, &x);
     linear(q4, &x, &y);
     linear(q4, &x, &y);
-    expect("flat linear_inputs flat flat");
+    expect("product linear_inputs product product");
     device_gather(device, &(struct gather_args){x, ids, y});
     linear(q4, &x, &y);
-    expect("gather linear_inputs flat");
+    expect("gather linear_inputs product");
     assert_int_equal(device->table->buffer_write(device, &buffers[0], 0, &value, 4, &error), OK);
     linear(q4, &x, &y);
-    expect("commit linear_inputs flat");
+    expect("commit linear_inputs product");
     struct linear *wide = new_linear(WEIGHT_Q4_1, 2 * COLS, NULL); /* inputs move */
     linear(q4, &x, &y);
-    expect("linear_inputs flat");
+    expect("linear_inputs product");
     device->table->linear_free(device, wide);
     device->table->buffer_free(device, &buffers[1]);
     linear(q4, &x, &y);
-    expect("linear_inputs flat");
+    expect("linear_inputs product");
 }
 
 /* A row of a norm is kept in registers, one of an activation where it can be. */
@@ -406,12 +406,12 @@ static void rows_wider_than_a_threadgroup_keeps(void **unused)
         noted.text[0] = '\0';
         device_rms_norm(device, &(struct rms_norm_args){.x = in, .weight = by, .out = in});
         linear(l, &in, &out);
-        expect(cols > MOST ? "rms_norm linear_inputs flat" : "rms_norm_inputs flat");
+        expect(cols > MOST ? "rms_norm linear_inputs product" : "rms_norm_inputs product");
         if (cols == MOST)
             assert_int_equal(4 * KD_KEPT_QUADS * noted.n_threads, cols);
         device_silu_mul(device, &(struct silu_mul_args){both, in});
         linear(l, &in, &out);
-        expect("silu_mul_inputs flat");
+        expect("silu_mul_inputs product");
         assert_int_equal(noted.n_threads, KD_INPUT_THREADS);
         device->table->linear_free(device, l);
     }

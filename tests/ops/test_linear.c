@@ -379,7 +379,7 @@ static void test_packed_bytes_are_close_to_the_files(void **unused)
         struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
         double packed = (double)device->table->linear_bytes(device, &slice, 1, 1).own;
         double stored = (double)weight_bytes(&w);
-        assert_true(packed >= stored && packed <= stored * 1.06); /* Q3_K: 1.055 */
+        assert_true(packed >= stored && packed <= stored * 1.08); /* Q3_K: 1.055, and a 64th */
     }
     device->table->close(device);
 }

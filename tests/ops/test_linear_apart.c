@@ -181,10 +181,10 @@ static void test_packed_bytes_are_those_of_the_file(void **unused)
         if (w.levels.group_rows > 1 || w.levels.group == 4096)
             continue; /* FP8: its scales are for each row here; symmetric: its biases are stored */
         struct weight_slice slice = {.weight = w, .rows = 4096, .cols = 4096};
-        uint64_t levels = weight_levels_bytes(&w) * (w.levels.biases ? 2 : 1);
-        if (cpu_isa_best() > CPU_ISA_SCALAR)
-            assert_int_equal(device->table->linear_bytes(device, &slice, 1, 1).own,
-                             weight_bytes(&w) + levels);
+        uint64_t bytes = weight_bytes(&w) + weight_levels_bytes(&w) * (w.levels.biases ? 2 : 1);
+        if (cpu_isa_best() > CPU_ISA_SCALAR) /* with the part of a slab that is lost */
+            assert_in_range(device->table->linear_bytes(device, &slice, 1, 1).own, bytes,
+                            bytes + bytes / 8);
     }
     device->table->close(device);
 }

@@ -1,8 +1,6 @@
 /* GGUF files as they should be: names, row order, configuration, vocabulary. */
 #include "unit/gguf_files.h"
 
-#include <time.h>
-
 /* Rows or elements are 0, 1, 2, ... */
 static void expect_counting(const struct checkpoint *c, const char *name, int64_t rows,
                             int64_t cols)
@@ -242,11 +240,13 @@ static void the_file_says_whether_texts_end_in_an_eos(void **state)
     }
 }
 
-static void a_big_vocabulary_is_read_in_milliseconds(void **state)
+/* Steps that grow with the square of a million would outlast the test's time limit. */
+static void a_vocabulary_of_a_million_tokens_is_read(void **state)
 {
     (void)state;
-    enum { N = 250000 };
+    enum { N = 1000000 };
     struct gguf_file f = {0};
+    struct vocab v;
     put_architecture(&f, "qwen2", 1, 1);
     for (int k = 0; k < 2; k++) {
         key_begin(&f, k ? "tokenizer.ggml.merges" : "tokenizer.ggml.tokens", ARRAY);
@@ -259,22 +259,12 @@ static void a_big_vocabulary_is_read_in_milliseconds(void **state)
         }
     }
     struct str file = finish(&f, 32);
-    double best = 1e9;
-    for (int i = 0; i < 5; i++) {
-        struct timespec start, end;
-        clock_gettime(CLOCK_MONOTONIC, &start);
-        struct checkpoint *c = expect_read(&file);
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        struct vocab v;
-        assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
-        assert_string_equal(v.tokens[N - 1], "token 249999");
-        checkpoint_free(c);
-        double ms = (double)(end.tv_sec - start.tv_sec) * 1e3 +
-                    (double)(end.tv_nsec - start.tv_nsec) * 1e-6;
-        best = ms < best ? ms : best;
-    }
-    print_message("%d tokens and merges: %.1f ms\n", N, best);
-    assert_true(best < 500); /* a sanitizer build on a busy machine; 10 ms otherwise */
+    struct checkpoint *c = expect_read(&file);
+    assert_int_equal(checkpoint_vocab(c, &v, NULL), OK);
+    assert_int_equal(v.n_tokens, N);
+    assert_string_equal(v.tokens[0], "token 0");
+    assert_string_equal(v.tokens[N - 1], "token 999999");
+    checkpoint_free(c);
     str_done(&file);
 }
 
@@ -467,7 +457,7 @@ int main(void)
         cmocka_unit_test(the_vocabulary_is_handed_out),
         cmocka_unit_test(llama_3_implies_a_bos_unless_the_file_says_otherwise),
         cmocka_unit_test(the_file_says_whether_texts_end_in_an_eos),
-        cmocka_unit_test(a_big_vocabulary_is_read_in_milliseconds),
+        cmocka_unit_test(a_vocabulary_of_a_million_tokens_is_read),
         cmocka_unit_test(every_value_type_and_nested_arrays_are_passed_over),
         cmocka_unit_test(alignment_is_honoured_down_to_single_bytes),
         cmocka_unit_test(quantized_and_unknown_types),

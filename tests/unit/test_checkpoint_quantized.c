@@ -146,6 +146,41 @@ static void columns_of_a_group_come_together_and_know_their_inputs(void **state)
     check_value(folder, 0, 13, 13 % 8 - 1);
 }
 
+#define GPTQ_RULES(rules)                                                                          \
+    "{\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": 128, \"dynamic\": " rules "}"
+
+/* The configuration says 8 bits in groups of 128, a rule that the module is another. */
+static void modules_of_gptq_rules_are_what_their_tensors_say(void **state)
+{
+    struct test_folder *folder = *state;
+    const char *rules = GPTQ_RULES("{\"+:.*m$\": {\"bits\": 4, \"group_size\": 32}}");
+    const struct part plain[MAX_PARTS] = {{"weight", "F32", 1, 3, FLOATS(1, 2, 3)}};
+    const struct {
+        int part;
+        struct part instead;
+        const char *words;
+    } cases[] = {
+        {0, {"qweight", "I32", 0, 8, WORDS(0)}, "empty"},
+        {1, {"qzeros", "I32", 2, 3, WORDS(0)}, "not of 4 or 8 bits"},
+        {1, {"qzeros", "I32", 2, 2, WORDS(0)}, "g_idx"}, /* 8 bits: half as many columns */
+        {1, {"other", "I32", 2, 1, WORDS(0)}, "not of 4 or 8 bits"},
+        {2, {"scales", "F32", 3, 8, FLOATS(1)}, "3 groups of 64 columns"},
+        {2, {"other", "F32", 2, 8, FLOATS(1)}, "no scales"},
+    };
+    write_module(folder, rules, gptq_parts);
+    check_value(folder, 0, 5, 5 - 1);
+    check_value(folder, 7, 63, (15 - 9) * 128);
+    expect_module_refused(folder, GPTQ_RULES("{}"), gptq_parts, "scales"); /* no rule, 8 bits */
+    write_module(folder, GPTQ_RULES("{\"-:.*\": {}}"), plain);
+    check_value(folder, 0, 2, 3);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct part parts[MAX_PARTS];
+        memcpy(parts, gptq_parts, sizeof parts);
+        parts[cases[i].part] = cases[i].instead;
+        expect_module_refused(folder, rules, parts, cases[i].words);
+    }
+}
+
 static void awqs_words_hold_eight_rows_in_their_order(void **state)
 {
     struct test_folder *folder = *state;
@@ -304,6 +339,8 @@ static void senseless_numbers_are_refused(void **state)
     struct test_folder *folder = *state;
     static const char *const cases[][2] = {
         {"{\"quant_method\": \"gptq\", \"bits\": 4}", "group_size"},
+        {GPTQ_RULES("[]"), "dynamic"},
+        {GPTQ_RULES("{\"+:m\": 4}"), "dynamic"},
         {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}", "group_size"},
         {"{\"quant_method\": \"awq\", \"bits\": \"4\", \"group_size\": 32}", "bits"},
         {"{\"quant_method\": \"fp8\", \"weight_block_size\": [128]}", "two positive numbers"},
@@ -329,6 +366,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(gptqs_first_version_stores_zero_points_one_less),
+        TEST(modules_of_gptq_rules_are_what_their_tensors_say),
         TEST(columns_of_a_group_come_together_and_know_their_inputs),
         TEST(awqs_words_hold_eight_rows_in_their_order),
         TEST(damaged_integers_are_refused),

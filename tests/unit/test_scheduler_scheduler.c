@@ -1,28 +1,14 @@
 /* The scheduler over an executor that computes nothing but remembers what each KV slot would hold:
  * an answer is a function of the tokens that its row really sees, so any wrong page, lost or
  * repeated token changes it. */
-#include "scheduler/scheduler.h"
+#include "unit/scheduler_setup.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 enum {
-    VOCAB = 1000,
-    PAGE = 4,
     N_PAGES = 256,
-    MAX_RUNNING = 8,
-    CONTEXT = 400,
-    MAX_LIVE = 64,
-    MAX_SCORED = 10,  /* after a step of 11 a prompt may end with a page */
-    SCORED_EVERY = 7, /* requests */
-    EOS = 7
+    MAX_SCORED = 10, /* after a step of 11 a prompt may end with a page */
+    SCORED_EVERY = 7 /* requests */
 };
 
 /* --- the executor ----------------------------------------------------------------------------- */
@@ -32,12 +18,6 @@ struct fake {
     int n_steps;
     bool fails;
 };
-
-static uint64_t mix(uint64_t hash, int32_t token)
-{
-    hash = (hash ^ (uint64_t)(uint32_t)token) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
 
 static int32_t next_token(uint64_t hash)
 {
@@ -172,33 +152,16 @@ static void on_event(void *context, const struct token_event *event)
     l->uid = 0;
 }
 
-static const int32_t eos_ids[] = {EOS};
-
 static struct world *new_world(enum scheduler_policy policy, enum kv_cache_type type,
                                int32_t max_prefill)
 {
     struct world *w = calloc(1, sizeof *w);
-    struct kv_cache_spec spec = {.type = type,
-                                 .page_size = PAGE,
-                                 .n_rows = MAX_RUNNING,
-                                 .max_length = CONTEXT,
-                                 .n_groups = 1,
-                                 .n_pages = {N_PAGES}};
-    struct scheduler_options options = {.policy = policy,
-                                        .max_running = MAX_RUNNING,
-                                        .max_queue = MAX_LIVE,
-                                        .max_prefill_length = max_prefill,
-                                        .max_scored = MAX_SCORED,
-                                        .max_step_seconds = 10.0,
-                                        .context_length = CONTEXT,
-                                        .vocab_size = VOCAB,
-                                        .eos_ids = eos_ids,
-                                        .n_eos = 1};
-    assert_int_equal(kv_cache_init(&w->cache, &spec, NULL), OK);
-    assert_int_equal(scheduler_new(&w->scheduler,
-                                   (struct executor){.context = &w->fake, .run = fake_run},
-                                   &w->cache, &options, on_event, w, NULL),
-                     OK);
+    assert_non_null(w);
+    w->scheduler = open_scheduler(
+        &w->cache, (struct kv_cache_spec){.type = type, .n_groups = 1, .n_pages = {N_PAGES}},
+        (struct scheduler_options){
+            .policy = policy, .max_prefill_length = max_prefill, .max_scored = MAX_SCORED},
+        (struct executor){.context = &w->fake, .run = fake_run}, on_event, w);
     return w;
 }
 
@@ -235,16 +198,6 @@ static struct live *submit(struct world *w, uint64_t uid, int32_t n_shared, int3
     return l;
 }
 
-static void run_to_end(struct world *w)
-{
-    int n_steps = 0;
-    while (scheduler_has_work(w->scheduler)) {
-        assert_int_equal(scheduler_step(w->scheduler, NULL), OK);
-        assert_true(scheduler_check(w->scheduler));
-        assert_true(++n_steps < 100000);
-    }
-}
-
 /* --- tests ------------------------------------------------------------------------------------ */
 
 static void any_order_of_events_gives_every_request_its_answer(void **state)
@@ -269,7 +222,7 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
             if (!scheduler_check(w->scheduler))
                 fail_msg("unsound after step %d of variant %d", step, variant);
         }
-        run_to_end(w);
+        run_scheduler(w->scheduler);
         struct scheduler_figures f = scheduler_figures(w->scheduler);
         printf("variant %d: %d requests, %d scored, %llu steps, %llu preemptions, %llu cached "
                "tokens\n",
@@ -291,7 +244,7 @@ static void identical_prompts_in_flight_are_computed_once(void **state)
     struct world *w = new_world(POLICY_PREFILL_FIRST, KV_CACHE_RADIX, 32);
     for (uint64_t uid = 1; uid <= 6; uid++)
         submit(w, uid, 200, 5, 3);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     struct scheduler_figures f = scheduler_figures(w->scheduler);
     assert_int_equal(w->n_finished, 6);
     /* The shared 200 tokens once, and of each its own 5 and at most one page. */
@@ -305,7 +258,7 @@ static void the_shortest_prompt_is_scored(void **state)
     (void)state;
     struct world *w = new_world(POLICY_PREFILL_FIRST, KV_CACHE_RADIX, 32);
     submit(w, SCORED_EVERY, 0, 1, 3);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     assert_int_equal(w->n_scored, 1);
     end_world(w);
 }
@@ -317,7 +270,7 @@ static void prompts_that_are_scored_together_push_nobody_out(void **state)
     struct world *w = new_world(POLICY_MIXED, KV_CACHE_RADIX, 64);
     for (uint64_t uid = 1; uid <= MAX_RUNNING; uid++)
         submit(w, uid * SCORED_EVERY + (uid > 3), 0, 30, 5);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     assert_int_equal(w->n_scored, 3);
     assert_int_equal(w->n_finished, MAX_RUNNING);
     assert_int_equal(scheduler_figures(w->scheduler).preemptions, 0);
@@ -330,9 +283,9 @@ static void what_is_cached_is_scored_too(void **state)
     (void)state;
     struct world *w = new_world(POLICY_MIXED, KV_CACHE_RADIX, 32);
     submit(w, 1, 100, 1, 3);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     submit(w, SCORED_EVERY, 100, 1, 3);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     assert_int_equal(w->n_scored, 1);
     assert_int_equal(scheduler_figures(w->scheduler).cached_tokens, 0);
     end_world(w);
@@ -417,7 +370,7 @@ static void mixed_policy_never_starves_decode(void **state)
         scheduler_step(w->scheduler, NULL);
         assert_int_equal(l->n_seen, before + 1);
     }
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     end_world(w);
 }
 

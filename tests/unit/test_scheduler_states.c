@@ -1,27 +1,12 @@
 /* The scheduler over a cache with recurrent states. The executor computes nothing but remembers
  * what each KV slot and each state slot would hold, and an answer depends on both: any wrong state,
  * wrong page or missing copy changes it. */
-#include "scheduler/scheduler.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit/scheduler_setup.h"
 
 enum {
-    VOCAB = 1000,
-    PAGE = 4,
     MAX_PAGES = 400,
     MAX_STATES = 200,
-    MAX_RUNNING = 8,
-    CONTEXT = 400,
-    MAX_LIVE = 64,
-    WINDOW = 10, /* of the second group */
-    EOS = 7
+    WINDOW = 10 /* of the second group */
 };
 
 /* --- the executor ----------------------------------------------------------------------------- */
@@ -31,12 +16,6 @@ struct fake {
     uint64_t states[MAX_STATES];      /* the same of all tokens so far, another hash */
     bool fails;                       /* half way: the states are written and nothing else is */
 };
-
-static uint64_t mix(uint64_t hash, int32_t token)
-{
-    hash = (hash ^ (uint64_t)(uint32_t)token) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 29;
-}
 
 static uint64_t mix_state(uint64_t hash, int32_t token)
 {
@@ -197,35 +176,20 @@ static void on_event(void *context, const struct token_event *event)
     w->n_finished++;
 }
 
-static const int32_t eos_ids[] = {EOS};
-
 static struct world *new_world(enum scheduler_policy policy, int32_t n_groups, int32_t n_pages,
                                int32_t n_states, int32_t max_prefill)
 {
     struct world *w = calloc(1, sizeof *w);
     assert_non_null(w);
     assert_true(n_pages <= MAX_PAGES && n_states <= MAX_STATES);
-    struct kv_cache_spec spec = {.page_size = PAGE,
-                                 .n_rows = MAX_RUNNING,
-                                 .max_length = CONTEXT,
-                                 .n_groups = n_groups,
-                                 .windows = {0, WINDOW},
-                                 .n_pages = {n_pages, n_pages / 2},
-                                 .n_states = n_states};
-    struct scheduler_options options = {.policy = policy,
-                                        .max_running = MAX_RUNNING,
-                                        .max_queue = MAX_LIVE,
-                                        .max_prefill_length = max_prefill,
-                                        .max_step_seconds = 10.0,
-                                        .context_length = CONTEXT,
-                                        .vocab_size = VOCAB,
-                                        .eos_ids = eos_ids,
-                                        .n_eos = 1};
-    assert_int_equal(kv_cache_init(&w->cache, &spec, NULL), OK);
-    assert_int_equal(scheduler_new(&w->scheduler,
-                                   (struct executor){.context = &w->fake, .run = fake_run},
-                                   &w->cache, &options, on_event, w, NULL),
-                     OK);
+    w->scheduler = open_scheduler(
+        &w->cache,
+        (struct kv_cache_spec){.n_groups = n_groups,
+                               .windows = {0, WINDOW},
+                               .n_pages = {n_pages, n_pages / 2},
+                               .n_states = n_states},
+        (struct scheduler_options){.policy = policy, .max_prefill_length = max_prefill},
+        (struct executor){.context = &w->fake, .run = fake_run}, on_event, w);
     return w;
 }
 
@@ -234,20 +198,6 @@ static void end_world(struct world *w)
     scheduler_free(w->scheduler);
     kv_cache_done(&w->cache);
     free(w);
-}
-
-static void step(struct world *w)
-{
-    assert_int_equal(scheduler_step(w->scheduler, NULL), OK);
-    assert_true(scheduler_check(w->scheduler));
-}
-
-static void run_to_end(struct world *w)
-{
-    for (int n = 0; scheduler_has_work(w->scheduler); n++) {
-        step(w);
-        assert_true(n < 100000);
-    }
 }
 
 static void submit(struct world *w, struct live *l, uint64_t uid, int32_t max_tokens,
@@ -287,7 +237,7 @@ static uint64_t run_one(struct world *w, struct live *l, const int32_t *marks, i
     struct live *slot = find_live(w, 0);
     *slot = *l;
     submit(w, slot, 1, 20, marks, n_marks);
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     *l = *slot;
     return n_prefilled(w) - before;
 }
@@ -335,9 +285,9 @@ static void any_order_of_events_gives_every_request_its_answer(void **state)
                 scheduler_cancel(w->scheduler, 1 + (uint64_t)rand() % uid);
             if (rand() % 500 == 0)
                 kv_cache_flush(&w->cache);
-            step(w);
+            step_scheduler(w->scheduler);
         }
-        run_to_end(w);
+        run_scheduler(w->scheduler);
         struct scheduler_figures f = scheduler_figures(w->scheduler);
         struct kv_statistics k = w->cache.statistics;
         printf("%d groups, %d slots: %llu requests, %llu steps, %llu preemptions, %llu cached "
@@ -433,7 +383,7 @@ static void a_prefix_in_flight_is_computed_once(void **state)
             add_tokens(l, n_own, (int32_t)uid + 10);
             submit(w, l, uid, 3, NULL, 0);
         }
-        run_to_end(w);
+        run_scheduler(w->scheduler);
         assert_int_equal(w->n_finished, 6);
         assert_true(n_prefilled(w) <= (uint64_t)(201 + 6 * (n_own + PAGE)));
         end_world(w);
@@ -448,7 +398,7 @@ static void a_cancelled_answer_is_continued(void **state)
     add_tokens(l, 50, 1);
     submit(w, l, 1, 100, NULL, 0);
     for (int i = 0; i < 20; i++)
-        step(w);
+        step_scheduler(w->scheduler);
     scheduler_cancel(w->scheduler, 1);
     next = *l;
     next.n_prompt += next.n_seen;
@@ -465,7 +415,7 @@ static void a_failed_step_leaves_no_state_behind(void **state)
     add_tokens(l, 50, 1);
     submit(w, l, 1, 100, NULL, 0);
     for (int i = 0; i < 20; i++)
-        step(w);
+        step_scheduler(w->scheduler);
     int32_t n_snapshots = w->cache.states.n_snapshots;
     w->fake.fails = true;
     assert_int_equal(scheduler_step(w->scheduler, NULL), ERROR_IO);
@@ -491,7 +441,7 @@ static void a_prompt_never_takes_the_row_of_a_younger_one_in_its_step(void **sta
         add_tokens(l, lengths[i], 50 + i);
         submit(w, l, (uint64_t)i + 1, answers[i], NULL, 0);
     }
-    run_to_end(w);
+    run_scheduler(w->scheduler);
     assert_int_equal(w->n_finished, 3);
     assert_true(scheduler_figures(w->scheduler).preemptions > 0);
     end_world(w);

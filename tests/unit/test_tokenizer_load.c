@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "test_heap.h"
+
 #define BYTE_LEVEL                                                                                 \
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
 
@@ -406,6 +408,32 @@ static void a_gguf_vocabulary_that_is_wrong_is_refused(void **state)
     assert_null(t);
 }
 
+/* 3,600 tokens of two letters and the merges that make them. */
+static void a_tokenizer_says_what_it_takes(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    struct str vocab = {0}, merges = {0};
+    for (int i = 0; i < N; i++)
+        str_printf(&vocab, "%s\"%c\":%d", i ? "," : "{", 'A' + i + (i > 26), i);
+    for (int i = 0; i < N * N; i++) {
+        int left = 'A' + i / N + (i / N > 26), right = 'A' + i % N + (i % N > 26);
+        str_printf(&vocab, ",\"%c%c\":%d", left, right, N + i);
+        str_printf(&merges, "%s\"%c %c\"", i ? "," : "[", left, right);
+    }
+    str_append_char(&vocab, '}');
+    str_append_char(&merges, ']');
+    size_t before = heap_bytes();
+    struct tokenizer *t =
+        accepts((struct document){.vocab = str_z(&vocab), .merges = str_z(&merges)});
+    size_t taken = heap_bytes() - before, said = tokenizer_memory(t);
+    if (heap_is_counted() && (taken < said || taken > said + said / 20 + 4096))
+        fail_msg("%zu bytes are said to be taken; it were %zu", said, taken);
+    tokenizer_free(t);
+    str_done(&vocab);
+    str_done(&merges);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +449,7 @@ int main(void)
         cmocka_unit_test(a_template_puts_tokens_around_the_text_when_asked),
         cmocka_unit_test(a_loaded_tokenizer_answers_for_its_tokens),
         cmocka_unit_test(a_normalized_added_token_decodes_to_what_it_matched),
+        cmocka_unit_test(a_tokenizer_says_what_it_takes),
         cmocka_unit_test(a_gguf_vocabulary_becomes_a_tokenizer),
         cmocka_unit_test(a_gguf_vocabulary_that_is_wrong_is_refused),
     };

@@ -129,6 +129,7 @@ static const struct device_table cpu_table = {
     .expert_size = cpu_expert_size,
     .embedding_load = cpu_embedding_load,
     .embedding_free = cpu_embedding_free,
+    .embedding_bytes = cpu_embedding_bytes,
     .kv_page_bytes = cpu_kv_page_bytes,
     .attention_reserve = cpu_attention_reserve,
     .attention_workspace = cpu_attention_workspace,
@@ -138,6 +139,7 @@ static const struct device_table cpu_table = {
     .gated_delta_workspace = cpu_gated_delta_workspace,
     .state_slot_bytes = cpu_state_slot_bytes,
     .sample_reserve = cpu_sample_reserve,
+    .sample_workspace = cpu_sample_workspace,
     .sync = cpu_sync,
     .close = cpu_close,
 };

@@ -58,6 +58,7 @@ void cpu_gated_norm(struct device *device, const struct gated_norm_args *args);
 enum status cpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error);
 void cpu_embedding_free(struct device *device, struct embedding *embedding);
+uint64_t cpu_embedding_bytes(const struct weight *weight);
 
 /* linear.c */
 void cpu_linear(struct device *device, const struct linear_args *args);
@@ -100,6 +101,7 @@ size_t cpu_gated_delta_workspace(struct device *device, const struct state_layou
 void cpu_edit_logits(struct device *device, const struct edit_logits_args *args);
 void cpu_sample(struct device *device, const struct sample_args *args);
 void cpu_logprobs(struct device *device, const struct logprobs_args *args);
+size_t cpu_sample_workspace(struct device *device, int32_t n_tokens, int32_t max_rows);
 enum status cpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
                                struct error *error);
 

@@ -294,6 +294,7 @@ struct device_bytes cpu_linear_bytes(struct device *device, const struct weight_
     linear_describe(cpu, slices, n_slices, &linear);
     if (!memory_bytes(&linear, slices, &bytes.own))
         bytes.own = SIZE_MAX;
+    bytes.own = linear_memory_bytes(bytes.own);
     bytes.workspace = workspace_bytes(cpu, &linear, max_rows);
     return bytes;
 }

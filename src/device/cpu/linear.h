@@ -280,6 +280,9 @@ struct linear_kernels {
  * `owner`, of which the caller holds one share. */
 void *linear_memory_alloc(struct cpu_device *cpu, size_t bytes, struct weight_slab **owner);
 void linear_memory_free(struct cpu_device *cpu, struct weight_slab *slab);
+/* What `bytes` take there: whole huge pages, or with half a huge page a slab, as its end is lost.
+ */
+size_t linear_memory_bytes(size_t bytes);
 
 /* linear_pack.c */
 enum linear_packing linear_packing_of(const struct weight *w);

@@ -41,6 +41,14 @@ static struct weight_slab *slab_new(size_t bytes)
     return slab;
 }
 
+size_t linear_memory_bytes(size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2)
+        return SIZE_MAX;
+    return bytes >= OWN_SLAB_FROM ? size_round_up(bytes, HUGE_PAGE)
+                                  : bytes + bytes / (2 * SLAB / HUGE_PAGE);
+}
+
 void *linear_memory_alloc(struct cpu_device *cpu, size_t bytes, struct weight_slab **owner)
 {
     *owner = NULL;

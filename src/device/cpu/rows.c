@@ -90,6 +90,13 @@ enum status cpu_embedding_load(struct device *device, const struct weight *weigh
     return OK;
 }
 
+uint64_t cpu_embedding_bytes(const struct weight *weight)
+{
+    const struct weight_levels *levels = &weight->levels;
+    uint64_t level_bytes = levels->scales ? weight_levels_bytes(weight) : 0;
+    return weight_bytes(weight) + (levels->biases ? 2 : 1) * level_bytes;
+}
+
 void cpu_embedding_free(struct device *device, struct embedding *embedding)
 {
     (void)device;

@@ -271,16 +271,20 @@ static void sample_task(void *context, int row, int worker)
     *token = is_filtered ? draw_filtered(&d, p, max) : draw_plain(&d, p);
 }
 
+size_t cpu_sample_workspace(struct device *device, int32_t n_tokens, int32_t max_rows)
+{
+    (void)max_rows;
+    return worker_bytes(n_tokens) * (size_t)thread_pool_size(cpu_device_of(device)->pool);
+}
+
 enum status cpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
                                struct error *error)
 {
-    struct cpu_device *cpu = cpu_device_of(device);
-    (void)max_rows;
     if (n_tokens > SAMPLE_MAX_TOKENS)
         return error_set(error, ERROR_LIMIT, "a vocabulary of %d tokens; at most %d are possible",
                          (int)n_tokens, (int)SAMPLE_MAX_TOKENS);
-    return cpu_workspace_reserve(cpu, worker_bytes(n_tokens) * (size_t)thread_pool_size(cpu->pool),
-                                 error);
+    return cpu_workspace_reserve(cpu_device_of(device),
+                                 cpu_sample_workspace(device, n_tokens, max_rows), error);
 }
 
 void cpu_sample(struct device *device, const struct sample_args *args)

@@ -269,6 +269,7 @@ DEVICE_OPS(GPU_OP)
 enum status gpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error);
 void gpu_embedding_free(struct device *device, struct embedding *embedding);
+uint64_t gpu_embedding_bytes(const struct weight *weight);
 
 /* gpu_linear.c */
 enum status gpu_linear_load(struct device *device, const struct weight_slice *slices, int n_slices,
@@ -302,6 +303,7 @@ enum status gpu_gated_delta_reserve(struct device *device, const struct state_la
 size_t gpu_gated_delta_workspace(struct device *device, const struct state_layout *layout);
 
 /* gpu_sample.c */
+size_t gpu_sample_workspace(struct device *device, int32_t n_tokens, int32_t max_rows);
 enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
                                struct error *error);
 

@@ -26,9 +26,21 @@ struct embedding {
     enum kd_dtype dtype; /* quantized tables are expanded to f32 */
 };
 
-static size_t row_bytes(const struct embedding *e)
+static enum kd_dtype dtype_of(const struct weight *weight)
 {
-    return (size_t)e->cols * (e->dtype == KD_F32 ? 4 : 2);
+    return weight->encoding == WEIGHT_F16    ? KD_F16
+           : weight->encoding == WEIGHT_BF16 ? KD_BF16
+                                             : KD_F32;
+}
+
+static size_t row_bytes(int64_t cols, enum kd_dtype dtype)
+{
+    return (size_t)cols * (dtype == KD_F32 ? 4 : 2);
+}
+
+uint64_t gpu_embedding_bytes(const struct weight *weight)
+{
+    return (uint64_t)weight->rows * row_bytes(weight->cols, dtype_of(weight));
 }
 
 static void load_row(void *context, int64_t row, uint8_t *scratch,
@@ -46,7 +58,7 @@ static enum status load_rows(struct gpu_device *gpu, const struct weight *weight
                              struct embedding *e, struct error *error)
 {
     struct weight table = *weight;
-    size_t bytes = row_bytes(e);
+    size_t bytes = row_bytes(e->cols, e->dtype);
     enum status status =
         gpu->driver->alloc(gpu->gpu, (size_t)weight->rows * bytes, &e->memory, error);
     struct gpu_upload upload = {.to = {e->memory, 0},
@@ -69,9 +81,7 @@ enum status gpu_embedding_load(struct device *device, const struct weight *weigh
     if (!e)
         return error_memory(error, sizeof *e);
     e->cols = (int32_t)weight->cols;
-    e->dtype = weight->encoding == WEIGHT_F16    ? KD_F16
-               : weight->encoding == WEIGHT_BF16 ? KD_BF16
-                                                 : KD_F32;
+    e->dtype = dtype_of(weight);
     enum status status = load_rows(gpu_device_of(device), weight, e, error);
     if (status != OK) {
         gpu_embedding_free(device, e);

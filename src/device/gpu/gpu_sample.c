@@ -59,6 +59,12 @@ static size_t part_bytes(int32_t n_rows, uint32_t n_parts)
     return size_round_up((size_t)n_rows * n_parts * sizeof(struct kd_sample_part), 64);
 }
 
+size_t gpu_sample_workspace(struct device *device, int32_t n_tokens, int32_t max_rows)
+{
+    (void)device;
+    return 2 * (state_bytes(max_rows) + part_bytes(max_rows, count_parts(n_tokens)));
+}
+
 enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t max_rows,
                                struct error *error)
 {
@@ -66,7 +72,7 @@ enum status gpu_sample_reserve(struct device *device, int32_t n_tokens, int32_t 
     if (n_tokens > SAMPLE_MAX_TOKENS)
         return error_set(error, ERROR_LIMIT, "a vocabulary of %d tokens; at most %d are possible",
                          (int)n_tokens, (int)SAMPLE_MAX_TOKENS);
-    size_t bytes = 2 * (state_bytes(max_rows) + part_bytes(max_rows, count_parts(n_tokens)));
+    size_t bytes = gpu_sample_workspace(device, n_tokens, max_rows);
     if (bytes <= gpu->sampling_bytes)
         return OK;
     struct gpu_memory *grown;

@@ -382,19 +382,28 @@ static void pack_levels(const struct rows *rows, const struct gpu_tile_shape *sh
         pack_levels_as(false, false, false, rows, shape, to);
 }
 
-/* The power of two that brings the row's largest scale * code or bias to 2^13 .. 2^14: their sum
- * stays below the largest f16. */
-static float row_factor(const struct rows *rows, size_t r, uint32_t bits)
+/* x < 2^ceiling_exponent(x); of 0, infinity and NaN the smallest. */
+static int ceiling_exponent(float x)
+{
+    int exponent = -128;
+    if (x != 0.0f && isfinite(x))
+        frexpf(x, &exponent);
+    return exponent;
+}
+
+/* A power of two that keeps the row's scales times codes, and biases, below 2^14, and the largest of
+ * them not far below: their sum is in the upper range of f16. */
+static float row_factor(const struct rows *rows, size_t r, int code_bits)
 {
     const float *scales = rows->scales + r * rows->n_groups;
     const float *biases = rows->biases + r * rows->n_groups;
-    float largest = 0.0f, largest_code = bits == 4 ? 15.0f : 255.0f;
-    for (uint32_t i = 0; i < rows->n_groups; i++)
-        largest = fmaxf(largest, fmaxf(fabsf(scales[i]) * largest_code, fabsf(biases[i])));
-    int exponent = 0;
-    if (largest > 0.0f && largest < INFINITY)
-        frexpf(largest, &exponent); /* largest < 2^exponent */
-    return ldexpf(1.0f, exponent < -112 ? 126 : 14 - exponent);
+    int most = -112; /* or the factor would be above the largest power */
+    for (uint32_t i = 0; i < rows->n_groups; i++) {
+        int scaled = ceiling_exponent(scales[i]) + code_bits, bias = ceiling_exponent(biases[i]);
+        most = scaled > most ? scaled : most;
+        most = bias > most ? bias : most;
+    }
+    return ldexpf(1.0f, 14 - most);
 }
 
 /* Row `tile` of tiles, its levels and its rows' factors; `scratch` is rows_bytes. */
@@ -412,7 +421,7 @@ static void pack_row(const struct weight_slice *slices, const struct gpu_tile_sh
         return;
     pack_levels(&rows, shape, levels);
     for (size_t r = 0; r < ROWS; r++) {
-        float factor = row_factor(&rows, r, gpu_tile_infos[shape->form].bits);
+        float factor = row_factor(&rows, r, (int)gpu_tile_infos[shape->form].bits);
         memcpy(factors + r * sizeof factor, &factor, sizeof factor);
     }
 }

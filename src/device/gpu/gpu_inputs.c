@@ -1,8 +1,8 @@
 /* A native linear reads its inputs in a form of their own (kernels/args.h, struct kd_inputs). Here
  * is known who writes it: a norm or an activation waits until the next op is queued, and if that is
  * a native linear over what it makes, one kernel writes both. What was written last stands for its
- * rows until another op is queued: a linear writes to no rows that it reads, and one over other rows
- * has those prepared. */
+ * rows until another op is queued: a linear writes to no rows that it reads, and one over other
+ * rows has those prepared. */
 #include "device/gpu/gpu_inputs.h"
 #include "device/gpu/gpu_linear.h"
 

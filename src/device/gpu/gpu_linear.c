@@ -286,8 +286,8 @@ struct wide {
 };
 
 /* Cycles of a place along the columns, all threadgroups together: the matrix unit's 2048 products a
- * cycle, or what a threadgroup, 64 bytes a cycle, or all of them, 24 a processor, get from the second
- * level cache (an H200). */
+ * cycle, or what a threadgroup, 64 bytes a cycle, or all of them, 24 a processor, get from the
+ * second-level cache (an H200). */
 static int64_t wide_cycles(const struct wide *w, const struct unit *unit, int64_t n_rows, int64_t n)
 {
     int64_t groups = ceil_div(unit->tiles.rows, w->outputs) * ceil_div(n_rows, w->rows);
@@ -323,9 +323,10 @@ static struct gpu_tile_choice choose_wide(const struct gpu_device *gpu, const st
         }
     }
     const struct wide *w = &shapes[best];
-    return (struct gpu_tile_choice){kernels[unit->tiles.form][best], w->outputs, w->rows, w->n_threads,
-                           KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 +
-                               KD_WIDE_REST_BYTES};
+    return (struct gpu_tile_choice){kernels[unit->tiles.form][best], w->outputs, w->rows,
+                                    w->n_threads,
+                                    KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 +
+                                        KD_WIDE_REST_BYTES};
 }
 
 struct gpu_tile_choice gpu_choose_many(enum gpu_tile_form form,

@@ -391,8 +391,8 @@ static int ceiling_exponent(float x)
     return exponent;
 }
 
-/* A power of two that keeps the row's scales times codes, and biases, below 2^14, and the largest of
- * them not far below: their sum is in the upper range of f16. */
+/* A power of two that keeps the row's scales times codes, and biases, below 2^14, and the largest
+ * of them not far below: their sum is in the upper range of f16. */
 static float row_factor(const struct rows *rows, size_t r, int code_bits)
 {
     const float *scales = rows->scales + r * rows->n_groups;

@@ -158,11 +158,10 @@ struct row_out {
     uint32_t row;
 };
 
-// For linear_wide: where the pairs of the quad at position `first` of a row lie, in words, the second
-// 16 bytes behind the first but for the swizzle. Tiles of KD_INPUT_STACK rows and 64 columns follow
-// each other, in a tile rows of 128 bytes, in a row the pairs as the matrix unit wants them: columns
-// 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of the 16 of a product; pieces of 16 bytes lie where their
-// number, exclusive or the row's last three bits, says.
+// For linear_wide: where the pairs of the quad at position `first` of a row lie. Tiles of
+// KD_INPUT_STACK rows and 64 columns follow each other, in a tile rows of 128 bytes, in a row the
+// pairs as the matrix unit wants them: columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of the 16 of a
+// product; pieces of 16 bytes lie where their number, exclusive or the row's last three bits, says.
 struct paired_place {
     uint32_t *row;
     uint32_t piece, word, row_bits;

@@ -1,10 +1,10 @@
 // Native linears for many rows of input on Hopper, whose matrix unit multiplies for four simdgroups
 // at once (wgmma: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"): weights from their
 // registers, rows from the threadgroup's memory, while the next weights are made. Codes become f16
-// values here, scale * code + bias rounded once, as their groups' sums could not be folded as fast
-// as the unit makes them; a power of two for each output keeps them in the range of f16.
+// values here, scale * code + bias rounded once: sums of groups could not be scaled as fast as the
+// unit makes them. A power of two for each output keeps the values in the range of f16.
 //
-// A threadgroup has 64 RT OUTS outputs (y) for N rows (x). It has OUTS KS warpgroups of 128 threads;
+// A threadgroup has 64 RT OUTS outputs (y) for N rows (x), and OUTS KS warpgroups of 128 threads;
 // those of KS > 1 take turns along the columns and add up their sums at the end. Rows lie in memory
 // as the unit wants them (linear_inputs.cu), so that a tile of them is one copy of the copy engine,
 // into a ring of stages.

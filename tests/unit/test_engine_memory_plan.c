@@ -193,11 +193,11 @@ static void counts_of_the_sampler_are_what_malloc_gives(void **state)
 {
     (void)state;
     enum { VOCABULARY = 30000, ROWS = 70 };
-    struct device *device = cpu();
     struct token_history history;
     struct sampler sampler;
     if (!heap_is_counted())
         skip();
+    struct device *device = cpu();
     assert_int_equal(device->table->sample_reserve(device, VOCABULARY, ROWS, NULL), OK);
     size_t before = heap_bytes();
     assert_int_equal(token_history_init(&history, VOCABULARY, NULL), OK);

@@ -39,6 +39,26 @@ template <int D> struct few_state {
     float largest[2], weight[2];
 };
 
+// A lane's part of V, as few_tile and few_codes have it: 8 or 16 bytes of a part at once.
+template <int D, int W, int PARTS, int WORDS, class value>
+NATIVE void load_values(uint32_t (&v)[4][PARTS][WORDS], const value *page, uint32_t lane)
+{
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+#pragma unroll
+        for (int c = 0; c < PARTS; c++) {
+            const value *from = page + ((lane & 3) * 2 + (r & 1) + (r >> 1) * 8) * D +
+                                (lane >> 2) * W + c * 8 * W;
+            if (WORDS == 4) {
+                const uint4 w = native_stream(from);
+                memcpy(v[r][c], &w, sizeof w);
+            } else {
+                const uint2 w = __ldg((const uint2 *)from);
+                memcpy(v[r][c], &w, sizeof w);
+            }
+        }
+}
+
 // A lane's part of 16 tokens: of K tokens g and g + 8, dims 8 t .. 8 t + 7 of each 32; of V tokens
 // 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, dims W g .. W g + W - 1 of each 8 W. A product's rows g + 8
 // are dims BESIDE behind those of its rows g.
@@ -60,20 +80,7 @@ template <int D, bool BF16> struct few_tile {
 
     NATIVE void load_v(const uint16_t *page, uint32_t lane)
     {
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int c = 0; c < PARTS; c++) {
-                const uint16_t *from = page + ((lane & 3) * 2 + (r & 1) + (r >> 1) * 8) * D +
-                                       (lane >> 2) * W + c * 8 * W;
-                if (W == 8) {
-                    const uint4 w = native_stream(from);
-                    memcpy(v[r][c], &w, sizeof w);
-                } else {
-                    const uint2 w = __ldg((const uint2 *)from);
-                    memcpy(v[r][c], &w, sizeof w);
-                }
-            }
+        load_values<D, W>(v, page, lane);
     }
 
     // What no row sees may be anything, also not a number.
@@ -167,20 +174,7 @@ template <int D> struct few_codes {
 
     NATIVE void load_v(const int8_t *page, uint32_t lane)
     {
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int c = 0; c < PARTS; c++) {
-                const int8_t *from = page + ((lane & 3) * 2 + (r & 1) + (r >> 1) * 8) * D +
-                                     (lane >> 2) * W + c * 8 * W;
-                if (W == 16) {
-                    const uint4 w = native_stream(from);
-                    memcpy(v[r][c], &w, sizeof w);
-                } else {
-                    const uint2 w = __ldg((const uint2 *)from);
-                    memcpy(v[r][c], &w, sizeof w);
-                }
-            }
+        load_values<D, W>(v, page, lane);
     }
 
     // Codes are numbers whatever they are; scales may be none.

@@ -256,17 +256,7 @@ NATIVE void many(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
     }
 // Of 64 outputs and 64 rows, several on a processor, and of 256 and 128, one.
 #define MANY_BOTH(form, bits, spans, is_wide, is_bf16)                                             \
-    MANY(form##_64, bits, spans, is_wide, is_bf16, 1, 4, 3)                          \
+    MANY(form##_64, bits, spans, is_wide, is_bf16, 1, 4, 3)                                        \
     MANY(form##_128, bits, spans, is_wide, is_bf16, 4, 8, 1)
 
-MANY_BOTH(q4, 4, 1, false, false)
-MANY_BOTH(q4s2, 4, 2, false, false)
-MANY_BOTH(q4s2w, 4, 2, true, false)
-MANY_BOTH(q4s4w, 4, 4, true, false)
-MANY_BOTH(e2m1, TILE_E2M1, 2, false, false)
-MANY_BOTH(q8, 8, 1, false, false)
-MANY_BOTH(q8s2, 8, 2, false, false)
-MANY_BOTH(q8s2w, 8, 2, true, false)
-MANY_BOTH(q8s4w, 8, 4, true, false)
-MANY_BOTH(f16, 16, 0, false, false)
-MANY_BOTH(bf16, 16, 0, false, true)
+TILE_FORMS(MANY_BOTH)

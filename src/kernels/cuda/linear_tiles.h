@@ -14,6 +14,23 @@
 // In the place of a number of bits: the floats of 4 bits, of which a word has as many.
 enum { TILE_E2M1 = 5 };
 
+// X(form, bits, spans, is_wide, is_bf16) of each form in which weights lie: GPU_TILE_FORMS of
+// device/gpu/gpu_tiles.h.
+#define TILE_FORMS(X)                                                                              \
+    X(q4, 4, 1, false, false)                                                                      \
+    TILE_FORMS_BUT_Q4(X)
+#define TILE_FORMS_BUT_Q4(X)                                                                       \
+    X(q4s2, 4, 2, false, false)                                                                    \
+    X(q4s2w, 4, 2, true, false)                                                                    \
+    X(q4s4w, 4, 4, true, false)                                                                    \
+    X(e2m1, TILE_E2M1, 2, false, false)                                                            \
+    X(q8, 8, 1, false, false)                                                                      \
+    X(q8s2, 8, 2, false, false)                                                                    \
+    X(q8s2w, 8, 2, true, false)                                                                    \
+    X(q8s4w, 8, 4, true, false)                                                                    \
+    X(f16, 16, 0, false, false)                                                                    \
+    X(bf16, 16, 0, false, true)
+
 // Scales and biases of rows g and g + 8.
 struct row_levels {
     float scale, bias, scale8, bias8;

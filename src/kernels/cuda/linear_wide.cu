@@ -432,15 +432,5 @@ NATIVE void wide(const uint8_t *tiles, const uint8_t *levels, const uint16_t *x,
     WIDE(linear_wide_##form##_128, bits, spans, is_wide, is_bf16, 1, 128, 2, 1, 2)                 \
     WIDE(linear_wide_##form##_128x2, bits, spans, is_wide, is_bf16, 2, 128, 2, 1, 1)
 
-WIDE_ALL(q4, 4, 1, false, false)
-WIDE_ALL(q4s2, 4, 2, false, false)
-WIDE_ALL(q4s2w, 4, 2, true, false)
-WIDE_ALL(q4s4w, 4, 4, true, false)
-WIDE_ALL(e2m1, TILE_E2M1, 2, false, false)
-WIDE_ALL(q8, 8, 1, false, false)
-WIDE_ALL(q8s2, 8, 2, false, false)
-WIDE_ALL(q8s2w, 8, 2, true, false)
-WIDE_ALL(q8s4w, 8, 4, true, false)
-WIDE_ALL(f16, 16, 0, false, false)
-WIDE_ALL(bf16, 16, 0, false, true)
+TILE_FORMS(WIDE_ALL)
 #endif

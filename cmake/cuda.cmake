@@ -1,5 +1,5 @@
 # The kernels of src/kernels, and those of src/kernels/cuda, for NVIDIA GPUs. Where nvcc is found: a fat binary a
-# file, with machine code for Ampere, Hopper and Blackwell and PTX of the first for the rest, as an array in the
+# file, with machine code for Ampere, Hopper and Blackwell and PTX of the first for the rest, embedded in the
 # program. Without it the program holds their source and has NVRTC compile it when it first starts. The GPU's
 # driver is opened at run time.
 option(CSGL_CUDA "kernels for NVIDIA GPUs" ON)
@@ -31,7 +31,7 @@ endforeach()
 set(cuda_folder ${CMAKE_CURRENT_BINARY_DIR}/cuda)
 file(MAKE_DIRECTORY ${cuda_folder})
 
-# C files with arrays of the files build/cuda/NAME.SUFFIX and the table of them, cuda_THINGS; into the variable
+# C files with the bytes of the files build/cuda/NAME.SUFFIX and the table of them, cuda_THINGS; into the variable
 # `out`.
 function(cuda_table out suffix things)
   set(arrays)
@@ -39,12 +39,8 @@ function(cuda_table out suffix things)
   set(entries "")
   foreach(source ${cuda_kernel_sources})
     get_filename_component(name ${source} NAME_WE)
-    set(file ${cuda_folder}/${name}.${suffix})
-    add_custom_command(OUTPUT ${file}.c
-      COMMAND ${CMAKE_COMMAND} -D INPUT=${file} -D OUTPUT=${file}.c -D NAME=cuda_${things}_${name}
-        -D HEADER=device/gpu/cuda_kernels.h -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed.cmake
-      DEPENDS ${file} cmake/embed.cmake VERBATIM)
-    list(APPEND arrays ${file}.c)
+    embed(array cuda_${things}_${name} ${cuda_folder}/${name}.${suffix} device/gpu/cuda_kernels.h)
+    list(APPEND arrays ${array})
     string(APPEND declarations
       "extern const unsigned char cuda_${things}_${name}[];\nextern const size_t cuda_${things}_${name}_bytes;\n")
     string(APPEND entries "    {\"${name}\", cuda_${things}_${name}, &cuda_${things}_${name}_bytes},\n")

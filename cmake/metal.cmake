@@ -14,12 +14,9 @@ foreach(source ${metal_kernel_sources})
     COMMAND ${CMAKE_COMMAND} -D INPUT=${source} -D OUTPUT=${flat}
       -D EXCEPT=kd_cuda.h,kd_opencl.h,kd_emulator.h -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/flatten.cmake
     DEPENDS ${source} ${metal_kernel_headers} cmake/flatten.cmake VERBATIM)
-  add_custom_command(OUTPUT ${flat}.c
-    COMMAND ${CMAKE_COMMAND} -D INPUT=${flat} -D OUTPUT=${flat}.c -D NAME=metal_${name}
-      -D HEADER=device/gpu/metal_kernels.h -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/embed.cmake
-    DEPENDS ${flat} cmake/embed.cmake VERBATIM)
+  embed(array metal_${name} ${flat} device/gpu/metal_kernels.h)
   list(APPEND metal_flat ${flat})
-  list(APPEND metal_arrays ${flat}.c)
+  list(APPEND metal_arrays ${array})
   string(APPEND declarations
     "extern const unsigned char metal_${name}[];\nextern const size_t metal_${name}_bytes;\n")
   string(APPEND names "    {\"${name}\", metal_${name}, &metal_${name}_bytes},\n")

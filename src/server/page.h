@@ -1,4 +1,4 @@
-/* The chat page: page.html as bytes, made from it by the build (cmake/embed.cmake). */
+/* The chat page: page.html as bytes, put here by the build (cmake/embed.cmake). */
 #ifndef CSGL_SERVER_PAGE_H
 #define CSGL_SERVER_PAGE_H
 

@@ -194,6 +194,9 @@ static double perplexity(const struct reference *r, const char *device,
     return exp(sum / (n - 1));
 }
 
+/* A cache's types are judged by what they add to the same arithmetic's perplexity with the wider
+ * one before them, arithmetic by the reference. Of so short a text, rounding alone moves the
+ * perplexity of int4 by half a percent between two kinds of processors. */
 static void perplexity_is_the_reference(void **state)
 {
     (void)state;
@@ -201,32 +204,37 @@ static void perplexity_is_the_reference(void **state)
         const char *name;
         enum activations activations;
         enum dtype kv_dtype;
+        int base; /* of these modes; -1: the reference */
         double bound;
         bool is_gpu; /* of silicon: the emulator takes too long */
     } modes[] = {
-        {"float, f32 KV", ACTIVATIONS_FLOAT, DTYPE_F32, 0.0005, false},
-        {"float, bf16 KV", ACTIVATIONS_FLOAT, DTYPE_BF16, 0.005, false},
-        {"auto, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, 0.005, false},
-        {"float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.001, false},
-        {"float, int4 KV", ACTIVATIONS_FLOAT, DTYPE_I4, 0.02, false},
-        {"auto, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005, false},
-        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 0.02, false},
-        {"GPU, float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0.001, true},
-        {"GPU, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, 0.005, true},
-        {"GPU, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 0.005, true},
+        {"float, f32 KV", ACTIVATIONS_FLOAT, DTYPE_F32, -1, 0.0005, false},
+        {"float, bf16 KV", ACTIVATIONS_FLOAT, DTYPE_BF16, -1, 0.005, false},
+        {"float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0, 0.001, false},
+        {"float, int4 KV", ACTIVATIONS_FLOAT, DTYPE_I4, 0, 0.02, false},
+        {"auto, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, -1, 0.005, false},
+        {"auto, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 4, 0.002, false},
+        {"auto, int4 KV", ACTIVATIONS_AUTO, DTYPE_I4, 4, 0.02, false},
+        {"GPU, float, int8 KV", ACTIVATIONS_FLOAT, DTYPE_I8, 0, 0.001, true},
+        {"GPU, bf16 KV", ACTIVATIONS_AUTO, DTYPE_BF16, -1, 0.005, true},
+        {"GPU, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 8, 0.002, true},
     };
+    enum { N_MODES = sizeof modes / sizeof modes[0] };
     bool has_gpu = test_gpu() && strcmp(test_gpu(), "emulator") != 0;
+    double got[N_MODES];
     struct reference r;
     reference_open(&r);
-    double want = json_number(json_get(json_get(&r.root, "perplexity"), "perplexity"), NAN);
-    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+    double reference = json_number(json_get(json_get(&r.root, "perplexity"), "perplexity"), NAN);
+    for (int i = 0; i < N_MODES; i++) {
         if (modes[i].is_gpu && !has_gpu)
             continue;
-        double got = perplexity(&r, modes[i].is_gpu ? test_gpu() : NULL, modes[i].activations,
-                                modes[i].kv_dtype);
-        printf("%-19s perplexity %.5f, reference %.5f: %+.4f %%\n", modes[i].name, got, want,
-               100.0 * (got / want - 1.0));
-        assert_true(fabs(got / want - 1.0) <= modes[i].bound);
+        int base = modes[i].base;
+        double want = base < 0 ? reference : got[base];
+        got[i] = perplexity(&r, modes[i].is_gpu ? test_gpu() : NULL, modes[i].activations,
+                            modes[i].kv_dtype);
+        printf("%-19s perplexity %.5f, %s %.5f: %+.4f %%\n", modes[i].name, got[i],
+               base < 0 ? "reference" : modes[base].name, want, 100.0 * (got[i] / want - 1.0));
+        assert_true(fabs(got[i] / want - 1.0) <= modes[i].bound);
     }
     reference_done(&r);
 }

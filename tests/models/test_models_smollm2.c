@@ -133,15 +133,12 @@ static int32_t first_difference(struct real_engine *e, const struct json *prompt
     return i;
 }
 
-static void greedy_text_is_the_reference(void **state)
+static void expect_greedy_reference(const struct reference *r, const char *device)
 {
-    (void)state;
-    struct reference r;
     struct real_engine e;
     int n_diverged = 0;
-    reference_open(&r);
-    real_engine_open(&e, NULL, ACTIVATIONS_FLOAT, DTYPE_F32);
-    const struct json *prompts = json_get(&r.root, "prompts");
+    real_engine_open(&e, device, ACTIVATIONS_FLOAT, DTYPE_F32);
+    const struct json *prompts = json_get(&r->root, "prompts");
     for (size_t i = 0; i < prompts->n; i++) {
         const struct json *p = &prompts->items[i];
         const struct json *gaps = json_get(p, "gaps");
@@ -155,12 +152,29 @@ static void greedy_text_is_the_reference(void **state)
         assert_true(gap < 4 * logit_tolerance);
         n_diverged++;
     }
-    printf("%d of %zu prompts left the reference at a near-tie\n", n_diverged, prompts->n);
+    printf("%s: %d of %zu prompts left the reference at a near-tie\n", device ? device : "cpu",
+           n_diverged, prompts->n);
     assert_true(n_diverged * 10 <= (int)prompts->n);
-    const struct json *chat = json_get(&r.root, "chat");
+    const struct json *chat = json_get(&r->root, "chat");
     assert_int_equal(first_difference(&e, json_get(chat, "tokens"), json_get(chat, "answer")),
                      json_get(chat, "answer")->n);
     real_engine_done(&e);
+}
+
+/* A GPU of silicon; an emulator takes too long. */
+static const char *silicon_gpu(void)
+{
+    return test_gpu() && strcmp(test_gpu(), "emulator") != 0 ? test_gpu() : NULL;
+}
+
+static void greedy_text_is_the_reference(void **state)
+{
+    (void)state;
+    struct reference r;
+    reference_open(&r);
+    expect_greedy_reference(&r, NULL);
+    if (silicon_gpu())
+        expect_greedy_reference(&r, silicon_gpu());
     reference_done(&r);
 }
 
@@ -206,7 +220,7 @@ static void perplexity_is_the_reference(void **state)
         enum dtype kv_dtype;
         int base; /* of these modes; -1: the reference */
         double bound;
-        bool is_gpu; /* of silicon: the emulator takes too long */
+        bool is_gpu;
     } modes[] = {
         {"float, f32 KV", ACTIVATIONS_FLOAT, DTYPE_F32, -1, 0.0005, false},
         {"float, bf16 KV", ACTIVATIONS_FLOAT, DTYPE_BF16, -1, 0.005, false},
@@ -220,17 +234,16 @@ static void perplexity_is_the_reference(void **state)
         {"GPU, int8 KV", ACTIVATIONS_AUTO, DTYPE_I8, 8, 0.002, true},
     };
     enum { N_MODES = sizeof modes / sizeof modes[0] };
-    bool has_gpu = test_gpu() && strcmp(test_gpu(), "emulator") != 0;
     double got[N_MODES];
     struct reference r;
     reference_open(&r);
     double reference = json_number(json_get(json_get(&r.root, "perplexity"), "perplexity"), NAN);
     for (int i = 0; i < N_MODES; i++) {
-        if (modes[i].is_gpu && !has_gpu)
+        if (modes[i].is_gpu && !silicon_gpu())
             continue;
         int base = modes[i].base;
         double want = base < 0 ? reference : got[base];
-        got[i] = perplexity(&r, modes[i].is_gpu ? test_gpu() : NULL, modes[i].activations,
+        got[i] = perplexity(&r, modes[i].is_gpu ? silicon_gpu() : NULL, modes[i].activations,
                             modes[i].kv_dtype);
         printf("%-19s perplexity %.5f, %s %.5f: %+.4f %%\n", modes[i].name, got[i],
                base < 0 ? "reference" : modes[base].name, want, 100.0 * (got[i] / want - 1.0));

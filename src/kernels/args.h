@@ -113,8 +113,9 @@ enum {
     KD_FLAT_THREADS = 512,
     KD_MANY_THREADS = 256,
     KD_MANY_STAGES = 4,
-    KD_WIDE_STAGES = 6,
-    KD_WIDE_REST_BYTES = 2048 /* of a threadgroup's memory beside the stages: barriers, to align */
+    KD_WIDE_BYTES = 224 << 10, /* of a threadgroup's memory, and of these */
+    KD_WIDE_REST_BYTES = 2048, /* beside the stages: barriers, to align */
+    KD_WIDE_COPIERS = 128      /* threads of a threadgroup that bring what the others multiply */
 };
 
 struct kd_tiles {

@@ -67,7 +67,8 @@ static void read_tile(const struct gpu_tile_shape *shape, const uint8_t *packed,
     }
 }
 
-/* A row's factor is a power of two with which its weights fill the upper range of f16. */
+/* A row's factor is a power of two that brings its largest weight to about as many times 2^-9, or
+ * of E2M1 2, as there are codes. */
 static void check_factor(const struct gpu_tile_shape *shape, const uint8_t *packed, uint32_t row,
                          float largest)
 {
@@ -77,7 +78,9 @@ static void check_factor(const struct gpu_tile_shape *shape, const uint8_t *pack
         return;
     memcpy(&factor, packed + shape->row_factors + row * sizeof factor, sizeof factor);
     assert_true(frexpf(factor, &exponent) == 0.5f);
-    if (largest * factor > 65504.0f || largest * factor < 128.0f)
+    int bits = (int)gpu_tile_infos[shape->form].bits;
+    int top = bits + (shape->form == GPU_TILE_e2m1 ? 1 : -9);
+    if (largest * factor > ldexpf(1.0f, top + 2) || largest * factor < ldexpf(1.0f, top - 7))
         fail_msg("row %u: %g times %g", row, (double)largest, (double)factor);
 }
 

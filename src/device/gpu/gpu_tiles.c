@@ -391,19 +391,22 @@ static int ceiling_exponent(float x)
     return exponent;
 }
 
-/* A power of two that keeps the row's scales times codes, and biases, below 2^14, and the largest
- * of them not far below: their sum is in the upper range of f16. */
-static float row_factor(const struct rows *rows, size_t r, int code_bits)
+/* A power of two that keeps the row's scales in the range of f16 after linear_wide has multiplied
+ * them, by 2^24 for codes and 2^14 for E2M1, and the largest weight not far below what that allows.
+ */
+static float row_factor(const struct rows *rows, size_t r, enum gpu_tile_form form)
 {
     const float *scales = rows->scales + r * rows->n_groups;
     const float *biases = rows->biases + r * rows->n_groups;
+    int code_bits = (int)gpu_tile_infos[form].bits;
     int most = -112; /* or the factor would be above the largest power */
     for (uint32_t i = 0; i < rows->n_groups; i++) {
         int scaled = ceiling_exponent(scales[i]) + code_bits, bias = ceiling_exponent(biases[i]);
         most = scaled > most ? scaled : most;
         most = bias > most ? bias : most;
     }
-    return ldexpf(1.0f, 14 - most);
+    int exponent = code_bits + (form == GPU_TILE_e2m1 ? 1 : -9) - most;
+    return ldexpf(1.0f, exponent > -126 ? exponent : -126);
 }
 
 /* Row `tile` of tiles, its levels and its rows' factors; `scratch` is rows_bytes. */
@@ -421,7 +424,7 @@ static void pack_row(const struct weight_slice *slices, const struct gpu_tile_sh
         return;
     pack_levels(&rows, shape, levels);
     for (size_t r = 0; r < ROWS; r++) {
-        float factor = row_factor(&rows, r, (int)gpu_tile_infos[shape->form].bits);
+        float factor = row_factor(&rows, r, shape->form);
         memcpy(factors + r * sizeof factor, &factor, sizeof factor);
     }
 }
@@ -481,15 +484,14 @@ enum status gpu_tiles_load(struct gpu_device *gpu, const struct weight_slice *sl
                            struct error *error)
 {
     struct load load = {slices, shape};
-    struct gpu_upload upload = {
-        .to = *to,
-        .sections = {{0, codes_bytes(shape)},
-                     {shape->levels, levels_bytes(shape)},
-                     {shape->row_factors, factors_bytes(shape)}},
-        .n_items = ceil_div(shape->rows, ROWS),
-        .scratch_bytes = rows_bytes(slices, n_slices, shape),
-        .make = load_row,
-        .context = &load};
+    struct gpu_upload upload = {.to = *to,
+                                .sections = {{0, codes_bytes(shape)},
+                                             {shape->levels, levels_bytes(shape)},
+                                             {shape->row_factors, factors_bytes(shape)}},
+                                .n_items = ceil_div(shape->rows, ROWS),
+                                .scratch_bytes = rows_bytes(slices, n_slices, shape),
+                                .make = load_row,
+                                .context = &load};
     enum status status = gpu_upload(gpu, &upload, error);
     if (status == OK)
         status = load_biases(gpu, slices, n_slices, shape, to, error);

@@ -30,9 +30,9 @@ struct gpu_tile_info {
 
 extern const struct gpu_tile_info gpu_tile_infos[N_GPU_TILE_FORMS];
 
-/* How weights lie: one run of memory with the tiles, then from the offsets on the levels, a power of
- * two for each row of tiles that brings its weights into the upper range of f16 (f32, of codes
- * alone), the biases of the outputs (f32) and the inputs' order (i32); an offset of 0: none. */
+/* How weights lie: one run of memory with the tiles, then from the offsets on the levels, a power
+ * of two for each row of weights that brings them into the range of f16 (f32, of codes alone), the
+ * biases of the outputs (f32) and the inputs' order (i32); an offset of 0: none. */
 struct gpu_tile_shape {
     enum gpu_tile_form form;
     uint32_t rows, cols, n_tiles, level_shift;

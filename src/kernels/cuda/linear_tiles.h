@@ -106,9 +106,14 @@ template <int BITS, bool IS_WIDE> NATIVE row_levels load_levels(const void *from
     return l;
 }
 
+// Bytes of the levels of rows g and g + 8.
+template <int BITS, bool IS_WIDE> struct tile_levels {
+    enum { BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8 };
+};
+
 // A tile on its way from memory.
 template <int BITS, int SPANS, bool IS_WIDE> struct tile_ahead {
-    enum { LEVEL_BYTES = BITS == TILE_E2M1 ? 4 : IS_WIDE ? 16 : 8 };
+    enum { LEVEL_BYTES = tile_levels<BITS, IS_WIDE>::BYTES };
     tile_codes<BITS> codes;
     uint4 levels[SPANS ? SPANS : 1];
 

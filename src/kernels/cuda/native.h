@@ -95,11 +95,21 @@ NATIVE uint4 native_stream(const void *from)
     return v;
 }
 
-// A word of the threadgroup's memory, and two.
+// A word of the threadgroup's memory, four, and two.
 NATIVE uint32_t native_shared_word(uint32_t at)
 {
     uint32_t v;
     asm volatile("ld.shared.u32 %0,[%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
+}
+
+NATIVE uint4 native_shared_load4(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
     return v;
 }
 

@@ -82,7 +82,7 @@ static enum status open_scheduler(const struct serve_options *o, struct schedule
     if (status == OK)
         log_info("%s: %s, %s activations", o->model.model_path,
                  device_is_cpu(p->device) ? cpu_isa_name(cpu.isa) : p->device->name,
-                 device_activations(p->device) == ACTIVATIONS_INT8 ? "int8" : "float");
+                 device_activations_name(p->device));
     double opened = system_seconds();
     if (status == OK)
         serve_memory(o->num_tokenizer, p->text.tokenizer, &request);

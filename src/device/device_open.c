@@ -39,13 +39,8 @@ static enum status open_auto(struct device **out, const struct cpu_options *cpu,
                              struct error *error)
 {
     struct error reason;
-    if (cpu->activations == ACTIVATIONS_INT8) {
-        log_info("--device auto: the CPU, which alone computes with int8 activations");
-        return cpu_device_open(out, cpu, error);
-    }
-    bool is_exact = cpu->activations == ACTIVATIONS_FLOAT;
     for (size_t i = 0; i < sizeof auto_drivers / sizeof auto_drivers[0]; i++) {
-        if (gpu_device_open(out, auto_drivers[i], 0, is_exact, &reason) == OK) {
+        if (gpu_device_open(out, auto_drivers[i], 0, cpu->activations, &reason) == OK) {
             log_info("--device auto: %s %s", auto_drivers[i], (*out)->name);
             return OK;
         }
@@ -70,10 +65,7 @@ enum status device_open(struct device **out, const char *name, const struct cpu_
             error, ERROR_INVALID,
             "--device %s is no device; there are auto, cpu, cuda, cuda:N, metal and emulator",
             name);
-    if (cpu->activations == ACTIVATIONS_INT8)
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "--device %s computes with float activations; int8 is the CPU's", name);
-    return gpu_device_open(out, driver, index, cpu->activations == ACTIVATIONS_FLOAT, error);
+    return gpu_device_open(out, driver, index, cpu->activations, error);
 }
 
 bool device_is_cpu(const struct device *device)
@@ -83,5 +75,12 @@ bool device_is_cpu(const struct device *device)
 
 enum activations device_activations(const struct device *device)
 {
-    return device_is_cpu(device) ? cpu_device_activations(device) : ACTIVATIONS_FLOAT;
+    return device_is_cpu(device) ? cpu_device_activations(device) : gpu_device_activations(device);
+}
+
+const char *device_activations_name(const struct device *device)
+{
+    static const char *const names[] = {
+        [ACTIVATIONS_AUTO] = "16-bit", [ACTIVATIONS_FLOAT] = "float", [ACTIVATIONS_INT8] = "int8"};
+    return names[device_activations(device)];
 }

@@ -43,6 +43,15 @@ struct weight_slice {
     bool keeps_f32; /* the inputs are not rounded, in whatever mode the device is (routers) */
 };
 
+/* What linears make of their inputs. A device opened with AUTO chooses: int8 on a CPU that
+ * multiplies it at once, 16 bits where a GPU's matrix units take them, else FLOAT. */
+enum activations {
+    ACTIVATIONS_AUTO,
+    ACTIVATIONS_FLOAT, /* nothing */
+    ACTIVATIONS_INT8   /* for weights of codes int8, a scale for each row and 32 columns; for bf16
+                          weights bf16 */
+};
+
 enum { LINEAR_MAX_PARTS = 4 };
 
 /* A device's own copy of a weight in its own layout; several parts share one input (q/k/v,
@@ -140,7 +149,9 @@ struct rms_norm_args {
 
 /* out[t, :] = x[t, :] W^T + bias, the parts' outputs side by side in the order of loading.
  * Float mode: 1e-5 * sum |x w| of the row. int8 mode: the twin in int8 mode, same bound. A GPU in
- * auto mode may round x to bf16 where weights are bf16 (2^-8 * sum |x w|), else to f16. */
+ * auto mode may round x to bf16 where weights are bf16 (2^-8 * sum |x w|), else to f16. So it may
+ * in int8 mode: for weights that are no codes or, as MXFP4's, floats of 4 bits; and for more than
+ * 16 rows the values that the codes stand for. */
 struct linear_args {
     const struct linear *linear;
     struct tensor x;   /* [T, K] */

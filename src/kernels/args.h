@@ -128,17 +128,27 @@ struct kd_tiles {
     uint32_t out_stride;
 };
 
+/* What native linears multiply in place of values of f32: such of 16 bits; in int8 mode, for
+ * weights of codes, codes of 8 bits, with a scale for each 32 columns; or 16-bit values of what
+ * these codes stand for, where there are so many rows that kernels for 16-bit values take them. */
+enum kd_rounding { KD_ROUND_16, KD_ROUND_INT8, KD_ROUND_INT8_16 };
+
 /* Rows of f32 into rows of 16-bit values [n_terms][term_stride][positions], times a factor that
  * keeps f16 in its range, and their sums over `span` positions [positions / span][n_terms]
  * [term_stride]. factors [n_rows] undo that factor and, where there are sums, the 2^-24 of codes as
- * f16. For linear_wide, is_paired: no sums, and the values of a tile in another order. */
+ * f16. For linear_wide, is_paired: no sums, and the values of a tile in another order.
+ *
+ * KD_ROUND_INT8: codes [term_stride][positions], sums of codes times their scales, and in place of
+ * the factors the scales [positions / 64][term_stride / 2][2 halves of 32][2 rows]; the order of
+ * codes in a tile is that of cuda/int8_order.h. */
 struct kd_inputs {
     uint32_t cols, positions; /* positions: cols filled up to whole tiles */
     uint32_t x_stride, n_terms;
     uint32_t is_bf16, has_order;
     uint32_t span; /* 64, 32 or 16, of which the last has an order of its own; 0: no sums */
     uint32_t term_stride;
-    uint32_t is_paired, unused;
+    uint32_t is_paired;
+    uint32_t rounding; /* enum kd_rounding */
 };
 
 /* A norm or an activation that also writes what a native linear reads of its output, whose columns
@@ -213,6 +223,17 @@ struct kd_linear_few {
     struct kd_weight weight; /* codes of 4 or 8 bits in groups of 16 n columns, or 16-bit floats */
     uint32_t x_stride, out_stride;
     uint32_t n_rows, n_simds; /* n_simds: those of a threadgroup */
+};
+
+/* Of linear_int8.metal; a unit is 32 columns, each of n_units a row. */
+struct kd_int8_inputs {
+    uint32_t cols, n_units;
+    uint32_t x_stride, has_order;
+};
+
+struct kd_linear_int8 {
+    struct kd_weight weight; /* codes of 2 to 6 or 8 bits in groups of 16 n columns, or one */
+    uint32_t n_units, out_stride;
 };
 
 /* Of kernels on matrix units, which take the same arguments: outputs and rows of a threadgroup, and

@@ -113,7 +113,11 @@ def test_device_auto_says_what_it_chose(csgl, tmp_path):
     else:
         assert re.fullmatch(r"csgl: --device auto: (cuda|metal) .+", said[-1])
     int8 = csgl(*command, "--device", "auto", "--activations", "int8")
-    assert "--device auto: the CPU, which alone" in int8.stderr
+    assert int8.returncode == 0, int8.stderr
+    if "metal" in said[-1]:  # has no kernels for it
+        assert "csgl: --device auto: not metal, as --activations int8: " in int8.stderr
+    else:
+        assert said[-1] in int8.stderr.splitlines()
 
 
 MOE = {**CONFIG, "model_type": "qwen3_moe", "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,

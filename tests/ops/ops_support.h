@@ -151,7 +151,7 @@ static inline struct device *open_test_device(int i, enum activations activation
     struct error error;
     if (!is_test_gpu(i))
         return open_device((enum cpu_isa)i, activations, n_threads);
-    if (gpu_device_open(&device, test_gpu(), 0, activations == ACTIVATIONS_FLOAT, &error) != OK)
+    if (gpu_device_open(&device, test_gpu(), 0, activations, &error) != OK)
         fail_msg("%s", error.message);
     mirror_device(device);
     return device;
@@ -170,7 +170,7 @@ static inline int hold_gpu(void **held)
     struct error error;
     *held = NULL;
     if (has_real_gpu() &&
-        gpu_device_open((struct device **)held, test_gpu(), 0, false, &error) != OK)
+        gpu_device_open((struct device **)held, test_gpu(), 0, ACTIVATIONS_AUTO, &error) != OK)
         fail_msg("%s", error.message);
     return 0;
 }

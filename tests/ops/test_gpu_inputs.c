@@ -13,8 +13,9 @@ struct gpu_memory {
 static struct {
     char text[1024]; /* what was asked for, one word each */
     struct kd_inputs form;
-    struct gpu_range values; /* of the last kernel that wrote inputs */
+    struct gpu_range values, last; /* of the last kernel that wrote inputs */
     uint32_t n_threads;
+    bool has_int8; /* what the GPU says of itself */
 } noted;
 
 static void note(const char *word)
@@ -43,6 +44,7 @@ static void noting_info(const struct gpu *gpu, struct gpu_info *out)
     *out = (struct gpu_info){.name = "noting",
                              .memory_bytes = 1 << 30,
                              .max_threads = 1024,
+                             .has_int8 = noted.has_int8,
                              .orders_copies = true,
                              .n_processors = 132,
                              .max_shared_bytes = 200 << 10};
@@ -113,6 +115,7 @@ static void noting_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
     if (strstr(name, "_inputs")) {
         memcpy(&noted.form, (const char *)args + args_bytes - sizeof noted.form, sizeof noted.form);
         noted.values = buffers[n_buffers - 3];
+        noted.last = buffers[n_buffers - 1];
         noted.n_threads = grid->n_threads;
         assert_true(grid->n_threads % 32 == 0 && grid->n_threads <= KD_INPUT_THREADS);
     }
@@ -208,14 +211,13 @@ static struct linear *new_linear(enum weight_encoding encoding, int64_t cols, co
     return linear;
 }
 
-static int set_up(void **unused)
+static int set_up_in(enum activations mode)
 {
     int32_t order[COLS];
     struct error error;
-    (void)unused;
     for (int32_t i = 0; i < COLS; i++)
         order[i] = COLS - 1 - i;
-    assert_int_equal(gpu_device_open(&device, "metal", 0, false, &error), OK);
+    assert_int_equal(gpu_device_open(&device, "metal", 0, mode, &error), OK);
     x = new_tensor(0, ROWS, COLS);
     residual = new_tensor(1, ROWS, COLS);
     weight = new_tensor(2, 1, COLS);
@@ -230,6 +232,19 @@ static int set_up(void **unused)
     ordered = new_linear(WEIGHT_Q4_1, COLS, order);
     noted.text[0] = '\0';
     return 0;
+}
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    return set_up_in(ACTIVATIONS_AUTO);
+}
+
+static int set_up_int8(void **unused)
+{
+    (void)unused;
+    noted.has_int8 = true;
+    return set_up_in(ACTIVATIONS_INT8);
 }
 
 static int tear_down(void **unused)
@@ -417,6 +432,43 @@ static void rows_wider_than_a_threadgroup_keeps(void **unused)
     }
 }
 
+/* Codes for few rows, with their scales in the memory of values; for many what they stand for. */
+static void weights_of_codes_take_int8_inputs(void **unused)
+{
+    (void)unused;
+    struct tensor from = new_tensor(6, MANY, COLS), to = new_tensor(7, MANY, COLS);
+    norm(&y);
+    linear(q4, &y, &z);
+    expect("rms_norm_inputs product");
+    assert_int_equal(noted.form.rounding, KD_ROUND_INT8);
+    size_t codes = (size_t)noted.form.term_stride * noted.form.positions;
+    assert_true(noted.last.memory == noted.values.memory && noted.last.offset == codes);
+    linear(ordered, &y, &z);
+    expect("linear_inputs product");
+    assert_int_equal(noted.form.rounding, KD_ROUND_INT8);
+    linear(bf16, &y, &z);
+    expect("linear_inputs product");
+    assert_int_equal(noted.form.rounding, KD_ROUND_16);
+    assert_true(noted.last.offset > codes);
+    linear(q4, &from, &to);
+    expect("linear_inputs product");
+    assert_int_equal(noted.form.rounding, KD_ROUND_INT8_16);
+    linear(f32, &y, &z);
+    expect("linear");
+}
+
+static void a_gpu_without_int8_refuses_it(void **unused)
+{
+    struct device *none;
+    struct error error;
+    (void)unused;
+    noted.has_int8 = false;
+    assert_int_equal(gpu_device_open(&none, "metal", 0, ACTIVATIONS_INT8, &error),
+                     ERROR_UNSUPPORTED);
+    assert_string_equal(error.message, "--activations int8: there are no kernels for it on noting "
+                                       "(metal); auto and float are possible there");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -427,6 +479,8 @@ int main(void)
         TEST(nothing_waits_for_a_copy_a_mark_or_the_end),
         TEST(inputs_are_forgotten_when_their_rows_may_have_changed),
         TEST(rows_wider_than_a_threadgroup_keeps),
+        cmocka_unit_test_setup_teardown(weights_of_codes_take_int8_inputs, set_up_int8, tear_down),
+        cmocka_unit_test(a_gpu_without_int8_refuses_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,25 @@ static void test_parts_of_different_forms_share_an_input(void **unused)
     }
 }
 
+/* One group a row, or groups of 16, of columns that are no whole units of 32. */
+static void test_a_row_may_end_anywhere(void **unused)
+{
+    (void)unused;
+    static const int32_t widths[] = {8, 40, 72, 104, 1000};
+    static const struct form halves = FORM(E2M1, E4M3, 4, 16, 1, 0, 1);
+    static const struct form whole[] = {FORM(AFFINE, F32, 3, 4096, 1, 0, 1),
+                                        FORM(AFFINE, BF16, 4, 4096, 1, 8, 1),
+                                        FORM(AFFINE, F16, 8, 4096, 1, 0, 1)};
+    uint64_t state = 4;
+    for (int f = 0; f < 3; f++)
+        for (int i = 0; i < 5; i++) {
+            struct weight w = new_apart(&whole[f], 19, widths[i], &state);
+            try_weights(&w, 1, 0, widths[i], 1 + 3 * i, i % 2 == 1, &state);
+        }
+    struct weight w = new_apart(&halves, 20, 48, &state);
+    try_weights(&w, 1, 0, 48, 3, false, &state);
+}
+
 /* Rows of a batch are those of smaller batches, to the bit. */
 static void test_a_row_does_not_depend_on_its_batch(void **unused)
 {
@@ -211,6 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_level_agrees_on_every_form_and_shape),
         cmocka_unit_test(test_parts_of_different_forms_share_an_input),
+        cmocka_unit_test(test_a_row_may_end_anywhere),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
         cmocka_unit_test(test_packed_bytes_are_those_of_the_file),
         cmocka_unit_test(test_groups_that_no_kernel_knows_are_refused),

@@ -96,9 +96,10 @@ static void check_case(const struct behind_case *c, int d, enum activations mode
                        bool reads_between, uint64_t *state)
 {
     struct error error;
-    struct device *twin = open_device(CPU_ISA_SCALAR, ACTIVATIONS_FLOAT, 1), *device;
+    enum activations exact = mode == ACTIVATIONS_INT8 ? mode : ACTIVATIONS_FLOAT;
+    struct device *twin = open_device(CPU_ISA_SCALAR, exact, 1), *device;
     if (is_test_gpu(d)) { /* not mirrored: what is queued stays queued */
-        if (gpu_device_open(&device, test_gpu(), 0, mode == ACTIVATIONS_FLOAT, &error) != OK)
+        if (gpu_device_open(&device, test_gpu(), 0, mode, &error) != OK)
             fail_msg("%s", error.message);
     } else
         device = open_device((enum cpu_isa)d, mode, 2);
@@ -188,8 +189,10 @@ static void linears_behind_norms_and_activations_equal_the_twin(void **unused)
                                    : c->rows * c->cols > 100000)
                     continue; /* an emulator is slow, and a CPU's ops know nothing of each other */
                 check_case(c, d, ACTIVATIONS_FLOAT, flags & 1, flags & 2, &state);
-                if (is_test_gpu(d))
+                if (is_test_gpu(d)) {
                     check_case(c, d, ACTIVATIONS_AUTO, flags & 1, flags & 2, &state);
+                    check_case(c, d, ACTIVATIONS_INT8, flags & 1, flags & 2, &state);
+                }
             }
 }
 

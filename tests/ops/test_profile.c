@@ -114,7 +114,7 @@ static void ops_of_a_gpu_are_timed_by_its_marks(void **state)
     struct fixture f = {0};
     if (!test_gpu())
         skip();
-    assert_int_equal(gpu_device_open(&f.device, test_gpu(), 0, true, NULL), OK);
+    assert_int_equal(gpu_device_open(&f.device, test_gpu(), 0, ACTIVATIONS_FLOAT, NULL), OK);
     assert_int_equal(profile_new(&f.profile, f.device, NULL), OK);
     const struct device_table *t = f.device->table;
     assert_int_equal(t->buffer_alloc(f.device, sizeof values, &f.in, NULL), OK);

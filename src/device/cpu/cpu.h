@@ -24,12 +24,6 @@ enum cpu_isa {
     CPU_ISA_INT8 = CPU_ISA_AVX512  /* the first with dot products of int8 */
 };
 
-enum activations {
-    ACTIVATIONS_AUTO, /* INT8 from level CPU_ISA_INT8 on, FLOAT below */
-    ACTIVATIONS_FLOAT,
-    ACTIVATIONS_INT8 /* quantized weights: int8 per token and group of 32; bf16 weights: bf16 */
-};
-
 struct cpu_options {
     int n_threads;    /* 0: all processors available */
     enum cpu_isa isa; /* at most cpu_isa_best() */
@@ -46,7 +40,7 @@ const char *cpu_isa_name(enum cpu_isa isa);
 enum status cpu_device_open(struct device **out, const struct cpu_options *options,
                             struct error *error);
 
-/* The mode in force (never AUTO). */
+/* The mode in force, never AUTO. */
 enum activations cpu_device_activations(const struct device *device);
 
 #endif

@@ -129,6 +129,7 @@ static void cuda_info(const struct gpu *gpu, struct gpu_info *out)
         snprintf(out->name, sizeof out->name, "CUDA GPU %d", gpu->index);
     out->memory_bytes = free_bytes;
     out->max_threads = (uint32_t)max_threads;
+    out->has_int8 = true;
     out->orders_copies = true;
     out->n_processors = (uint32_t)n_processors;
     out->max_shared_bytes = (uint32_t)max_shared;

@@ -9,9 +9,11 @@
 struct gpu_driver;
 
 /* Opens GPU `index` of the driver called `name` ("cuda", "metal", "emulator"); ends with
- * device->table->close. Unless is_exact, linears may round their inputs to 16 bits: to bf16 where
- * weights are bf16, else to f16 with a factor for each row. */
-enum status gpu_device_open(struct device **out, const char *name, int index, bool is_exact,
-                            struct error *error);
+ * device->table->close. */
+enum status gpu_device_open(struct device **out, const char *name, int index,
+                            enum activations activations, struct error *error);
+
+/* The mode in force; AUTO: linears round their inputs to 16 bits. */
+enum activations gpu_device_activations(const struct device *device);
 
 #endif

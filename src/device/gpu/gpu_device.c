@@ -204,24 +204,32 @@ static const struct device_table gpu_table = {
 };
 #undef TABLE_ENTRY
 
-static enum status load_kernels(struct gpu_device *gpu, struct error *error)
+static enum status load_range(struct gpu_device *gpu, int first, int end, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)
-                                            GPU_NATIVE_KERNELS(KERNEL_NAME)
-                                                GPU_WIDE_KERNELS(KERNEL_NAME)};
+    static const char *const names[] = {
+        GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME) GPU_INT8_KERNELS(KERNEL_NAME)
+            GPU_NATIVE_KERNELS(KERNEL_NAME) GPU_WIDE_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
-    const int n = gpu->info.has_matrices ? FIRST_NATIVE_GPU_KERNEL : N_GPU_SHARED_KERNELS;
     enum status status = OK;
-    for (int i = 0; i < n && status == OK; i++)
+    for (int i = first; i < end && status == OK; i++)
         status = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], error);
-    gpu->has_native = status == OK;
-    for (int i = FIRST_NATIVE_GPU_KERNEL; i < FIRST_WIDE_GPU_KERNEL && gpu->has_native; i++)
-        gpu->has_native = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
-    gpu->has_wide = gpu->has_native;
-    for (int i = FIRST_WIDE_GPU_KERNEL; i < N_GPU_KERNELS && gpu->has_wide; i++)
-        gpu->has_wide = gpu->driver->kernel(gpu->gpu, names[i], &gpu->kernels[i], NULL) == OK;
     return status;
+}
+
+static enum status load_kernels(struct gpu_device *gpu, struct error *error)
+{
+    enum status status = load_range(gpu, 0, N_GPU_SHARED_KERNELS, error);
+    if (status == OK && gpu->info.has_matrices)
+        status = load_range(gpu, N_GPU_SHARED_KERNELS, FIRST_INT8_GPU_KERNEL, error);
+    if (status == OK && gpu->is_int8)
+        status = load_range(gpu, FIRST_INT8_GPU_KERNEL, FIRST_NATIVE_GPU_KERNEL, error);
+    if (status != OK)
+        return status;
+    gpu->has_native = load_range(gpu, FIRST_NATIVE_GPU_KERNEL, FIRST_WIDE_GPU_KERNEL, NULL) == OK;
+    gpu->has_wide =
+        gpu->has_native && load_range(gpu, FIRST_WIDE_GPU_KERNEL, N_GPU_KERNELS, NULL) == OK;
+    return OK;
 }
 
 static const struct gpu_driver *find_driver(const char *name)
@@ -234,8 +242,8 @@ static const struct gpu_driver *find_driver(const char *name)
     return NULL;
 }
 
-enum status gpu_device_open(struct device **out, const char *name, int index, bool is_exact,
-                            struct error *error)
+enum status gpu_device_open(struct device **out, const char *name, int index,
+                            enum activations activations, struct error *error)
 {
     *out = NULL;
     const struct gpu_driver *driver = find_driver(name);
@@ -255,13 +263,19 @@ enum status gpu_device_open(struct device **out, const char *name, int index, bo
         free(gpu);
         return status;
     }
-    gpu->n_terms = is_exact ? 2 : 1;
+    gpu->n_terms = activations == ACTIVATIONS_FLOAT ? 2 : 1;
+    gpu->is_int8 = activations == ACTIVATIONS_INT8;
     driver->info(gpu->gpu, &gpu->info);
     snprintf(gpu->name, sizeof gpu->name, "%s", gpu->info.name);
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (gpu->info.max_threads < KD_ROW_THREADS)
         status = error_set(error, ERROR_UNSUPPORTED, "%s runs %u threads together; %d are needed",
                            gpu->name, gpu->info.max_threads, KD_ROW_THREADS);
+    else if (gpu->is_int8 && !gpu->info.has_int8)
+        status = error_set(error, ERROR_UNSUPPORTED,
+                           "--activations int8: there are no kernels for it on %s (%s); auto and "
+                           "float are possible there",
+                           gpu->name, driver->name);
     if (status == OK)
         status = load_kernels(gpu, error);
     if (status != OK) {
@@ -270,4 +284,12 @@ enum status gpu_device_open(struct device **out, const char *name, int index, bo
     }
     *out = &gpu->device;
     return OK;
+}
+
+enum activations gpu_device_activations(const struct device *device)
+{
+    const struct gpu_device *gpu = (const struct gpu_device *)(const void *)device;
+    if (gpu->is_int8)
+        return ACTIVATIONS_INT8;
+    return gpu->has_native && gpu->n_terms == 1 ? ACTIVATIONS_AUTO : ACTIVATIONS_FLOAT;
 }

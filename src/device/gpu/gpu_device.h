@@ -75,6 +75,10 @@
     X(expert_flat_##form##_16)                                                                     \
     X(expert_many_##form##_64)                                                                     \
     X(expert_many_##form##_128)
+#define GPU_NATIVE_INT8(X, form)                                                                   \
+    X(linear_flat_int8_##form##_8)                                                                 \
+    X(linear_flat_int8_##form##_8x2)                                                               \
+    X(linear_flat_int8_##form##_16)
 #define GPU_NATIVE_KERNELS(X)                                                                      \
     X(linear_inputs)                                                                               \
     X(rms_norm_inputs)                                                                             \
@@ -92,6 +96,14 @@
     GPU_NATIVE_LINEARS(X, q8s4w)                                                                   \
     GPU_NATIVE_LINEARS(X, f16)                                                                     \
     GPU_NATIVE_LINEARS(X, bf16)                                                                    \
+    GPU_NATIVE_INT8(X, q4)                                                                         \
+    GPU_NATIVE_INT8(X, q4s2)                                                                       \
+    GPU_NATIVE_INT8(X, q4s2w)                                                                      \
+    GPU_NATIVE_INT8(X, q4s4w)                                                                      \
+    GPU_NATIVE_INT8(X, q8)                                                                         \
+    GPU_NATIVE_INT8(X, q8s2)                                                                       \
+    GPU_NATIVE_INT8(X, q8s2w)                                                                      \
+    GPU_NATIVE_INT8(X, q8s4w)                                                                      \
     X(paged_attention_few_64_f16_8)                                                                \
     X(paged_attention_few_64_f16_16)                                                               \
     X(paged_attention_few_64_bf16_8)                                                               \
@@ -142,12 +154,19 @@
     X(linear_matrix_q8)                                                                            \
     X(linear_matrix_f16)
 
+/* And where it has_int8, loaded in int8 mode. */
+#define GPU_INT8_KERNELS(X)                                                                        \
+    X(int8_inputs)                                                                                 \
+    X(linear_int8)
+
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
 enum gpu_kernel_name {
     GPU_KERNELS(GPU_KERNEL_ENUM) N_GPU_SHARED_KERNELS,
     GPU_KERNEL_LAST_SHARED = N_GPU_SHARED_KERNELS - 1,
-    GPU_MATRIX_KERNELS(GPU_KERNEL_ENUM) FIRST_NATIVE_GPU_KERNEL,
-    GPU_KERNEL_LAST_MATRIX = FIRST_NATIVE_GPU_KERNEL - 1,
+    GPU_MATRIX_KERNELS(GPU_KERNEL_ENUM) FIRST_INT8_GPU_KERNEL,
+    GPU_KERNEL_LAST_MATRIX = FIRST_INT8_GPU_KERNEL - 1,
+    GPU_INT8_KERNELS(GPU_KERNEL_ENUM) FIRST_NATIVE_GPU_KERNEL,
+    GPU_KERNEL_LAST_INT8 = FIRST_NATIVE_GPU_KERNEL - 1,
     GPU_NATIVE_KERNELS(GPU_KERNEL_ENUM) FIRST_WIDE_GPU_KERNEL,
     GPU_KERNEL_LAST_NATIVE = FIRST_WIDE_GPU_KERNEL - 1,
     GPU_WIDE_KERNELS(GPU_KERNEL_ENUM) N_GPU_KERNELS
@@ -207,6 +226,7 @@ struct gpu_device {
     bool has_native;  /* the driver has the native kernels */
     bool has_wide;    /* and those for Hopper */
     uint32_t n_terms; /* 16-bit values that stand for one of a native linear's inputs */
+    bool is_int8;     /* inputs of linears whose weights are codes are int8 */
     struct gpu_inputs inputs;
     bool is_waiting;
     struct gpu_waiting waiting;

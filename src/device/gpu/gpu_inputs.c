@@ -106,16 +106,26 @@ void gpu_settle(struct gpu_device *gpu)
 
 /* --- inputs ----------------------------------------------------------------------------------- */
 
-static void run_with_inputs(struct gpu_device *gpu, enum gpu_kernel_name kernel, const void *args,
-                            size_t args_bytes, uint32_t n_threads)
+/* Codes take half of the room for values, their scales an eighth of what is left. */
+void gpu_input_ranges(const struct gpu_device *gpu, const struct kd_inputs *p,
+                      struct gpu_range to[3])
+{
+    size_t values = gpu->inputs.values_bytes, factors = values + gpu->inputs.sums_bytes;
+    size_t codes = (size_t)p->term_stride * p->positions;
+    size_t last = p->rounding == KD_ROUND_INT8 ? codes : factors;
+    to[0] = (struct gpu_range){gpu->inputs.memory, 0};
+    to[1] = (struct gpu_range){gpu->inputs.memory, values};
+    to[2] = (struct gpu_range){gpu->inputs.memory, last};
+}
+
+static void run_with_inputs(struct gpu_device *gpu, enum gpu_kernel_name kernel,
+                            const struct kd_inputs *p, const void *args, size_t args_bytes,
+                            uint32_t n_threads)
 {
     const struct gpu_waiting *w = &gpu->waiting;
-    size_t values = gpu->inputs.values_bytes, sums = gpu->inputs.sums_bytes;
     struct gpu_range buffers[GPU_WAITING_BUFFERS + 3];
     memcpy(buffers, w->buffers, sizeof w->buffers);
-    for (int i = 0; i < 3; i++) /* values, sums, factors */
-        buffers[w->n_buffers + i] =
-            (struct gpu_range){gpu->inputs.memory, i == 0 ? 0 : i == 1 ? values : values + sums};
+    gpu_input_ranges(gpu, p, buffers + w->n_buffers);
     gpu_dispatch(gpu, kernel, buffers, w->n_buffers + 3, args, args_bytes,
                  (struct gpu_groups){w->out.rows, 1, 1}, n_threads, 0);
 }
@@ -127,7 +137,7 @@ static bool run_norm(struct gpu_device *gpu, const struct kd_inputs *p)
     struct kd_norm_inputs both = {gpu->waiting.args.norm, *p};
     if (p->positions > KD_INPUT_THREADS * 4 * KD_KEPT_QUADS)
         return false;
-    run_with_inputs(gpu, GPU_KERNEL_rms_norm_inputs, &both, sizeof both,
+    run_with_inputs(gpu, GPU_KERNEL_rms_norm_inputs, p, &both, sizeof both,
                     n_threads < KD_INPUT_THREADS ? (uint32_t)n_threads : KD_INPUT_THREADS);
     return true;
 }
@@ -139,7 +149,7 @@ static bool run_silu(struct gpu_device *gpu, const struct kd_inputs *p)
     uint32_t least = gpu_input_threads(gpu, p->positions, gpu->waiting.out.rows);
     int64_t all = GPU_SIMD_WIDTH * ceil_div(p->positions, KD_KEPT_QUADS * 4 * GPU_SIMD_WIDTH);
     uint32_t n_threads = all < KD_INPUT_THREADS ? (uint32_t)all : KD_INPUT_THREADS;
-    run_with_inputs(gpu, GPU_KERNEL_silu_mul_inputs, &both, sizeof both,
+    run_with_inputs(gpu, GPU_KERNEL_silu_mul_inputs, p, &both, sizeof both,
                     n_threads > least ? n_threads : least);
     return true;
 }

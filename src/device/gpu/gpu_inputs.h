@@ -8,4 +8,8 @@
  * the form p. Otherwise the caller queues what writes it. */
 bool gpu_has_inputs(struct gpu_device *gpu, const struct tensor *x, const struct kd_inputs *p);
 
+/* Where they lie, in the form p: values or codes, sums, factors or scales. */
+void gpu_input_ranges(const struct gpu_device *gpu, const struct kd_inputs *p,
+                      struct gpu_range to[3]);
+
 #endif

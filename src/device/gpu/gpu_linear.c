@@ -15,6 +15,7 @@ enum { FLAT_COLUMNS = 16, INPUT_ALIGN = 256 };
 /* Parts in one matrix: in tiles, or as the shared kernel has one part. */
 struct unit {
     bool has_tiles;
+    bool is_int8; /* its weights are codes, and its inputs become int8 */
     int32_t rows;
     struct gpu_tile_shape tiles;
     struct gpu_memory *memory;
@@ -70,6 +71,14 @@ static struct gpu_inputs input_sizes(const struct gpu_device *gpu, uint32_t n_ti
                                .factors_bytes = size_round_up(rows * sizeof(float), INPUT_ALIGN)};
 }
 
+/* What the shared kernels need for int8 inputs of a slice; 0: it is multiplied with floats. */
+static size_t int8_bytes(const struct gpu_device *gpu, const struct weight_slice *slice,
+                         const struct kd_weight *shape, int32_t max_rows)
+{
+    bool is_int8 = gpu->is_int8 && !slice->keeps_f32 && gpu_product_takes_int8(shape);
+    return is_int8 ? gpu_product_int8_bytes(shape->cols, max_rows) : 0;
+}
+
 enum status gpu_workspace_reserve(struct gpu_device *gpu, size_t bytes, struct error *error)
 {
     struct gpu_inputs *in = &gpu->inputs;
@@ -97,13 +106,27 @@ static enum status reserve_inputs(struct gpu_device *gpu, uint32_t n_tiles, int3
     return gpu_workspace_reserve(gpu, in->values_bytes + in->sums_bytes + in->factors_bytes, error);
 }
 
+/* As the shared kernels read it. */
+static enum status load_plain(struct gpu_device *gpu, struct unit *unit,
+                              const struct weight_slice *slice, int32_t max_rows,
+                              struct error *error)
+{
+    enum status status = gpu_weight_load(gpu, &unit->weight, slice, 0, 1, error);
+    if (status != OK)
+        return status;
+    size_t bytes = int8_bytes(gpu, slice, &unit->weight.shape, max_rows);
+    unit->is_int8 = bytes > 0;
+    return gpu_workspace_reserve(gpu, bytes, error);
+}
+
 static enum status load_unit(struct gpu_device *gpu, struct linear *linear, struct unit *unit,
                              const struct weight_slice *slices, int n_slices, struct error *error)
 {
     for (int i = 0; i < n_slices; i++)
         unit->rows += (int32_t)slices[i].rows;
     if (!unit->has_tiles)
-        return gpu_weight_load(gpu, &unit->weight, slices, 0, 1, error);
+        return load_plain(gpu, unit, slices, linear->max_rows, error);
+    unit->is_int8 = gpu->is_int8 && unit->tiles.form < N_GPU_CODE_FORMS;
     enum status status = load_tiles(gpu, unit, slices, n_slices, error);
     return status == OK ? reserve_inputs(gpu, unit->tiles.n_tiles, linear->max_rows, error)
                         : status;
@@ -169,8 +192,11 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
             bytes.own += tiles.bytes;
             bytes.workspace =
                 size_max(bytes.workspace, in.values_bytes + in.sums_bytes + in.factors_bytes);
-        } else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK)
+        } else if (gpu_weight_describe(&slices[i], &shape, NULL) == OK) {
             bytes.own += shape.matrix_bytes;
+            bytes.workspace =
+                size_max(bytes.workspace, int8_bytes(gpu, &slices[i], &shape, max_rows));
+        }
         i += n;
     }
     return bytes;
@@ -193,11 +219,6 @@ static uint32_t term_stride(int32_t n_rows)
     return (uint32_t)size_round_up((size_t)n_rows, KD_INPUT_STACK);
 }
 
-static struct gpu_range inputs_at(const struct gpu_device *gpu, size_t offset)
-{
-    return (struct gpu_range){gpu->inputs.memory, offset};
-}
-
 static struct gpu_range section(const struct unit *unit, size_t offset)
 {
     return (struct gpu_range){offset ? unit->memory : NULL, offset};
@@ -209,10 +230,21 @@ static bool is_wide(const struct gpu_device *gpu, int32_t n_rows)
     return gpu->has_wide && gpu->n_terms == 1 && n_rows > FLAT_COLUMNS;
 }
 
+static bool is_flat(const struct gpu_tile_choice *choice)
+{
+    return choice->shared_bytes == 0;
+}
+
+/* In int8 mode kernels for many rows multiply what the codes stand for, rounded to 16 bits, which
+ * loses far less than the codes did: sums that are scaled for each 32 columns would take more time
+ * than products of int8 save. */
 static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct unit *unit,
-                                  const struct tensor *x)
+                                  const struct tensor *x, const struct gpu_tile_choice *choice)
 {
     uint32_t spans = gpu_tile_infos[unit->tiles.form].spans;
+    enum kd_rounding rounding = !unit->is_int8    ? KD_ROUND_16
+                                : is_flat(choice) ? KD_ROUND_INT8
+                                                  : KD_ROUND_INT8_16;
     return (struct kd_inputs){.cols = (uint32_t)x->cols,
                               .positions = unit->tiles.n_tiles * KD_TILE_COLS,
                               .x_stride = (uint32_t)x->stride,
@@ -221,7 +253,8 @@ static struct kd_inputs inputs_of(const struct gpu_device *gpu, const struct uni
                               .has_order = unit->tiles.order != 0,
                               .span = spans ? KD_TILE_COLS / spans : 0,
                               .term_stride = term_stride(x->rows),
-                              .is_paired = is_wide(gpu, x->rows)};
+                              .is_paired = is_wide(gpu, x->rows),
+                              .rounding = rounding};
 }
 
 uint32_t gpu_input_threads(const struct gpu_device *gpu, uint32_t positions, int64_t n_rows)
@@ -234,10 +267,8 @@ uint32_t gpu_input_threads(const struct gpu_device *gpu, uint32_t positions, int
 static void prepare_inputs(struct gpu_device *gpu, const struct unit *unit, const struct tensor *x,
                            const struct kd_inputs *p)
 {
-    size_t values = gpu->inputs.values_bytes;
-    struct gpu_range buffers[] = {gpu_tensor(x), section(unit, unit->tiles.order),
-                                  inputs_at(gpu, 0), inputs_at(gpu, values),
-                                  inputs_at(gpu, values + gpu->inputs.sums_bytes)};
+    struct gpu_range buffers[5] = {gpu_tensor(x), section(unit, unit->tiles.order)};
+    gpu_input_ranges(gpu, p, buffers + 2);
     gpu_dispatch(gpu, GPU_KERNEL_linear_inputs, buffers, 5, p, sizeof *p,
                  (struct gpu_groups){x->rows, 1, 1}, gpu_input_threads(gpu, p->positions, x->rows),
                  0);
@@ -345,6 +376,13 @@ static struct gpu_tile_choice choose(const struct gpu_device *gpu, const struct 
         GPU_TILE_FORMS(TILE_KERNELS)
 #undef TILE_KERNELS
     };
+    static const enum gpu_kernel_name int8_kernels[N_GPU_CODE_FORMS][GPU_FLAT_16 + 1] = {
+#define INT8_KERNELS(name, bits, spans, level_bytes)                                               \
+    {GPU_KERNEL_linear_flat_int8_##name##_8, GPU_KERNEL_linear_flat_int8_##name##_8x2,             \
+     GPU_KERNEL_linear_flat_int8_##name##_16},
+        GPU_CODE_FORMS(INT8_KERNELS)
+#undef INT8_KERNELS
+    };
     enum gpu_tile_form form = unit->tiles.form;
     const enum gpu_kernel_name *names = kernels[form];
     uint32_t columns = (uint32_t)n_rows * gpu->n_terms, outputs = unit->tiles.rows;
@@ -357,7 +395,8 @@ static struct gpu_tile_choice choose(const struct gpu_device *gpu, const struct 
     bool is_few = columns <= FLAT_COLUMNS || ceil_div(columns, FLAT_COLUMNS) * outputs <=
                                                  150 * (int64_t)gpu->info.n_processors;
     if (is_few || small.shared_bytes > gpu->info.max_shared_bytes)
-        return gpu_choose_flat(gpu, form, names, ceil_div(outputs, KD_TILE_ROWS), columns);
+        return gpu_choose_flat(gpu, form, unit->is_int8 ? int8_kernels[form] : names,
+                               ceil_div(outputs, KD_TILE_ROWS), columns);
     bool is_large = large.shared_bytes <= gpu->info.max_shared_bytes &&
                     gpu_large_is_faster(gpu, ceil_div(outputs, 64) * ceil_div(n_rows, 64),
                                         ceil_div(outputs, 256) * ceil_div(n_rows, 128));
@@ -365,16 +404,17 @@ static struct gpu_tile_choice choose(const struct gpu_device *gpu, const struct 
 }
 
 static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n_rows,
+                      const struct kd_inputs *inputs, const struct gpu_tile_choice *c,
                       const struct tensor *out)
 {
     const struct gpu_tile_shape *tiles = &unit->tiles;
-    size_t values = gpu->inputs.values_bytes;
+    struct gpu_range in[3];
+    gpu_input_ranges(gpu, inputs, in);
     struct gpu_range buffers[] = {{unit->memory, 0},
                                   section(unit, tiles->levels),
-                                  inputs_at(gpu, 0),
-                                  is_wide(gpu, n_rows) ? section(unit, tiles->row_factors)
-                                                       : inputs_at(gpu, values),
-                                  inputs_at(gpu, values + gpu->inputs.sums_bytes),
+                                  in[0],
+                                  is_wide(gpu, n_rows) ? section(unit, tiles->row_factors) : in[1],
+                                  in[2],
                                   section(unit, tiles->out_bias),
                                   gpu_tensor(out)};
     struct kd_tiles p = {.rows = tiles->rows,
@@ -385,13 +425,12 @@ static void run_tiles(struct gpu_device *gpu, const struct unit *unit, int32_t n
                          .n_terms = gpu->n_terms,
                          .term_stride = term_stride(n_rows),
                          .out_stride = (uint32_t)out->stride};
-    struct gpu_tile_choice c = choose(gpu, unit, n_rows);
-    int64_t along_outputs = ceil_div(tiles->rows, c.outputs), along_rows = ceil_div(n_rows, c.rows);
-    bool is_flat = c.shared_bytes == 0;
-    gpu_dispatch(gpu, c.kernel, buffers, 7, &p, sizeof p,
-                 is_flat ? (struct gpu_groups){along_outputs, along_rows, 1}
-                         : (struct gpu_groups){along_rows, along_outputs, 1},
-                 c.n_threads, c.shared_bytes);
+    int64_t along_outputs = ceil_div(tiles->rows, c->outputs);
+    int64_t along_rows = ceil_div(n_rows, c->rows);
+    gpu_dispatch(gpu, c->kernel, buffers, 7, &p, sizeof p,
+                 is_flat(c) ? (struct gpu_groups){along_outputs, along_rows, 1}
+                            : (struct gpu_groups){along_rows, along_outputs, 1},
+                 c->n_threads, c->shared_bytes);
 }
 
 void gpu_linear(struct device *device, const struct linear_args *args)
@@ -401,7 +440,8 @@ void gpu_linear(struct device *device, const struct linear_args *args)
     assert(args->x.rows <= linear->max_rows && args->x.cols == linear->cols);
     assert(args->out.rows == args->x.rows && args->out.cols == linear->rows);
     int32_t first = 0;
-    bool is_beside = !gpu->has_native; /* native units share the place of their prepared inputs */
+    /* Units with prepared inputs share the place of these. */
+    bool is_beside = !gpu->has_native && !gpu->is_int8;
     if (is_beside)
         gpu_beside_begin(gpu);
     for (int i = 0; i < linear->n_units; i++) {
@@ -409,13 +449,14 @@ void gpu_linear(struct device *device, const struct linear_args *args)
         struct tensor out = tensor_cols(args->out, first, unit->rows);
         first += unit->rows;
         if (!unit->has_tiles) {
-            gpu_product(gpu, &unit->weight, &args->x, &out);
+            gpu_product(gpu, &unit->weight, unit->is_int8, &args->x, &out);
             continue;
         }
-        struct kd_inputs p = inputs_of(gpu, unit, &args->x);
+        struct gpu_tile_choice choice = choose(gpu, unit, args->x.rows);
+        struct kd_inputs p = inputs_of(gpu, unit, &args->x, &choice);
         if (!gpu_has_inputs(gpu, &args->x, &p))
             prepare_inputs(gpu, unit, &args->x, &p);
-        run_tiles(gpu, unit, args->x.rows, &out);
+        run_tiles(gpu, unit, args->x.rows, &p, &choice, &out);
     }
     if (is_beside)
         gpu_beside_end(gpu);

@@ -1,5 +1,5 @@
-/* Products with a weight by the shared kernels: linear_few for what it reads, linear for all else.
- */
+/* Products with a weight by the shared kernels: linear_few for what it reads, linear for all else;
+ * with int8 inputs linear_int8. */
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
@@ -82,9 +82,54 @@ static void run_any(struct gpu_device *gpu, const struct gpu_range *buffers,
             (struct gpu_groups){p->n_rows, ceil_div(p->weight.rows, KD_DOTS), 1}, KD_DOT_THREADS);
 }
 
-void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, const struct tensor *x,
-                 const struct tensor *out)
+/* --- int8 inputs ------------------------------------------------------------------------------ */
+
+bool gpu_product_takes_int8(const struct kd_weight *w)
 {
+    bool has_kernel = (w->bits >= 2 && w->bits <= 6) || w->bits == 8;
+    return w->form == KD_FORM_CODES && has_kernel && (w->group % 16 == 0 || w->n_groups == 1);
+}
+
+static size_t codes_bytes(uint32_t cols, int32_t n_rows)
+{
+    return (size_t)n_rows * (size_t)ceil_div(cols, 32) * 32;
+}
+
+/* A scale and two sums for each 32 codes. */
+size_t gpu_product_int8_bytes(uint32_t cols, int32_t n_rows)
+{
+    size_t codes = codes_bytes(cols, n_rows);
+    return codes + codes / 32 * 3 * sizeof(float);
+}
+
+static void run_int8(struct gpu_device *gpu, const struct gpu_weight *w, const struct tensor *x,
+                     const struct tensor *out)
+{
+    struct gpu_range codes = {gpu->inputs.memory, 0};
+    struct gpu_range levels = {gpu->inputs.memory, codes_bytes(w->shape.cols, x->rows)};
+    struct gpu_range order = {w->shape.order ? w->memory : NULL, w->shape.order};
+    struct gpu_range rounded[] = {gpu_tensor(x), order, codes, levels};
+    struct gpu_range product[] = {{w->memory, 0}, codes, levels, gpu_tensor(out)};
+    struct kd_int8_inputs inputs = {.cols = w->shape.cols,
+                                    .n_units = (uint32_t)ceil_div(w->shape.cols, 32),
+                                    .x_stride = (uint32_t)x->stride,
+                                    .has_order = w->shape.order != 0};
+    struct kd_linear_int8 p = {w->shape, inputs.n_units, (uint32_t)out->stride};
+    gpu_run(gpu, GPU_KERNEL_int8_inputs, rounded, 4, &inputs, sizeof inputs,
+            (struct gpu_groups){x->rows, ceil_div(inputs.n_units, KD_DOTS), 1}, KD_DOT_THREADS);
+    gpu_run(gpu, GPU_KERNEL_linear_int8, product, 4, &p, sizeof p,
+            (struct gpu_groups){x->rows, ceil_div(w->shape.rows, KD_DOTS), 1}, KD_DOT_THREADS);
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, bool is_int8,
+                 const struct tensor *x, const struct tensor *out)
+{
+    if (is_int8) {
+        run_int8(gpu, w, x, out);
+        return;
+    }
     const struct kernels *kernels = is_aligned(x) ? kernels_for(&w->shape) : NULL;
     bool fills_matrices = x->rows >= MIN_MATRIX_ROWS && w->shape.cols % KD_MATRIX_COLS == 0;
     struct gpu_range buffers[] = {{w->memory, 0}, gpu_tensor(x), gpu_tensor(out)};

@@ -6,22 +6,32 @@
 #include "device/gpu/gpu_device.h"
 
 /* name, bits a code, groups a tile has levels for (0: floats), bytes of a row's levels for a group:
- * a scale and a bias of 2 or 4 bytes each, or a scale of 2. e2m1: floats of 4 bits. */
-#define GPU_TILE_FORMS(X)                                                                          \
+ * a scale and a bias of 2 or 4 bytes each, or a scale of 2. First come those of codes, which int8
+ * inputs can be multiplied with; e2m1: floats of 4 bits. */
+#define GPU_CODE_FORMS(X)                                                                          \
     X(q4, 4, 1, 4)                                                                                 \
     X(q4s2, 4, 2, 4)                                                                               \
     X(q4s2w, 4, 2, 8)                                                                              \
     X(q4s4w, 4, 4, 8)                                                                              \
-    X(e2m1, 4, 2, 2)                                                                               \
     X(q8, 8, 1, 4)                                                                                 \
     X(q8s2, 8, 2, 4)                                                                               \
     X(q8s2w, 8, 2, 8)                                                                              \
-    X(q8s4w, 8, 4, 8)                                                                              \
+    X(q8s4w, 8, 4, 8)
+#define GPU_TILE_FORMS(X)                                                                          \
+    GPU_CODE_FORMS(X)                                                                              \
+    X(e2m1, 4, 2, 2)                                                                               \
     X(f16, 16, 0, 0)                                                                               \
     X(bf16, 16, 0, 0)
 
 #define GPU_TILE_ENUM(name, bits, spans, level_bytes) GPU_TILE_##name,
-enum gpu_tile_form { GPU_TILE_FORMS(GPU_TILE_ENUM) N_GPU_TILE_FORMS };
+enum gpu_tile_form {
+    GPU_CODE_FORMS(GPU_TILE_ENUM) N_GPU_CODE_FORMS,
+    GPU_TILE_LAST_CODE = N_GPU_CODE_FORMS - 1,
+    GPU_TILE_e2m1,
+    GPU_TILE_f16,
+    GPU_TILE_bf16,
+    N_GPU_TILE_FORMS
+};
 #undef GPU_TILE_ENUM
 
 struct gpu_tile_info {

@@ -22,8 +22,13 @@ enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
 void gpu_weight_done(struct gpu_device *gpu, struct gpu_weight *w);
 
 /* gpu_product.c: queues out[t, n] = x[t, :] . w[n, :] + bias[n] by the shared kernel that suits the
- * weight and the number of rows. */
-void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, const struct tensor *x,
-                 const struct tensor *out);
+ * weight and the number of rows; is_int8: with int8 inputs. */
+void gpu_product(struct gpu_device *gpu, const struct gpu_weight *w, bool is_int8,
+                 const struct tensor *x, const struct tensor *out);
+
+/* Whether is_int8 may be true; then with so many bytes of the ops' shared memory for n_rows rows.
+ */
+bool gpu_product_takes_int8(const struct kd_weight *w);
+size_t gpu_product_int8_bytes(uint32_t cols, int32_t n_rows);
 
 #endif

@@ -3,6 +3,8 @@
 // kd_expert_inputs). A threadgroup a row; a thread has positions four by four.
 #include "native.h"
 
+#include "int8_order.h"
+
 // What gate.h takes from the dialect.
 #define KD_INLINE NATIVE
 #define kd_exp expf
@@ -151,10 +153,10 @@ NATIVE float largest_of(float value, float *parts)
     return value;
 }
 
-// Where the terms and sums of row `row` go.
+// Where the terms and sums of row `row` go, and its factor or scales.
 struct row_out {
     uint2 *values;
-    float *sums;
+    float *sums, *factors;
     uint32_t row;
 };
 
@@ -184,14 +186,79 @@ struct paired_place {
     }
 };
 
-// All lanes of a simdgroup together: also those that lie behind the last position.
-template <bool IS_BF16>
-NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inputs &p)
+// Adds up what lanes with positions of one group have, and writes it times `factor`.
+NATIVE void write_sum(const row_out &to, float sum, float factor, uint32_t first, uint32_t term,
+                      const kd_inputs &p)
 {
     // Lanes that differ in these bits alone have positions of one group.
     const uint32_t mask = p.span == 64 ? 15u : p.span == 32 ? 7u : 6u;
     const uint32_t lane = threadIdx.x & 31, quad = lane & 15;
+#pragma unroll
+    for (uint32_t step = 8; step > 0; step /= 2) {
+        const float other = __shfl_xor_sync(EVERY_LANE, sum, step);
+        sum += mask & step ? other : 0.0f;
+    }
+    const uint32_t group = p.span == 16 ? first / 64 * 4 + (quad >> 3) * 2 + (quad & 1)
+                                        : first / p.span;
+    if (first < p.positions && (lane & mask) == 0)
+        to.sums[((size_t)group * p.n_terms + term) * p.term_stride + to.row] = sum * factor;
+}
+
+// Four values as int8 codes: those of eight lanes, 32 columns, have one scale. As quantize_unit of
+// device/cpu/linear_scalar.c.
+struct int8_quad {
+    int32_t x, y, z, w;
+    float scale;
+
+    NATIVE int8_quad(float4 v)
+    {
+        uint32_t most = max(max(__float_as_uint(v.x) & 0x7FFFFFFFu, __float_as_uint(v.y) & 0x7FFFFFFFu),
+                            max(__float_as_uint(v.z) & 0x7FFFFFFFu, __float_as_uint(v.w) & 0x7FFFFFFFu));
+#pragma unroll
+        for (int step = 4; step > 0; step /= 2)
+            most = max(most, __shfl_xor_sync(EVERY_LANE, most, step));
+        const float largest = __uint_as_float(most);
+        // Of infinity and NaN the codes are 0 and the scale alone makes the results NaN.
+        const float inverse = most < 0x7F800000u && largest >= 0x1p-100f ? 127.0f / largest : 0.0f;
+        scale = largest >= 0x1p-100f || most >= 0x7F800000u ? largest / 127.0f : 0.0f;
+        x = inverse > 0.0f ? __float2int_rn(v.x * inverse) : 0;
+        y = inverse > 0.0f ? __float2int_rn(v.y * inverse) : 0;
+        z = inverse > 0.0f ? __float2int_rn(v.z * inverse) : 0;
+        w = inverse > 0.0f ? __float2int_rn(v.w * inverse) : 0;
+    }
+
+    NATIVE float4 values() const
+    {
+        return make_float4((float)x * scale, (float)y * scale, (float)z * scale, (float)w * scale);
+    }
+};
+
+NATIVE void write_codes(const row_out &to, const int8_quad &q, uint32_t first, const kd_inputs &p)
+{
+    if (first < p.positions)
+        ((uint32_t *)to.values)[(size_t)to.row * (p.positions / 4) + int8_word_at(first)] =
+            int8_word(q.x, q.y, q.z, q.w);
+    if (first < p.positions && first % 32 == 0)
+        to.factors[int8_scale_at(first, to.row, p.term_stride)] = q.scale;
+    write_sum(to, (float)(q.x + q.y + q.z + q.w) * q.scale, 1.0f, first, 0, p);
+}
+
+// The four values at `first` times the row's factor. All lanes of a simdgroup together: also those
+// that lie behind the last position.
+template <bool IS_BF16>
+NATIVE void write_quad(const row_out &to, float4 v, float factor, uint32_t first,
+                       const kd_inputs &p)
+{
     const bool is_there = first < p.positions;
+    if (!IS_BF16 && p.rounding != KD_ROUND_16) {
+        const int8_quad q(v);
+        if (p.rounding == KD_ROUND_INT8) {
+            write_codes(to, q, first, p);
+            return;
+        }
+        v = q.values();
+    }
+    v = make_float4(v.x * factor, v.y * factor, v.z * factor, v.w * factor);
     for (uint32_t term = 0; term < p.n_terms; term++) {
         const uint2 word = make_uint2(native_pack<IS_BF16>(v.x, v.y),
                                       native_pack<IS_BF16>(v.z, v.w));
@@ -202,18 +269,8 @@ NATIVE void write_quad(const row_out &to, float4 v, uint32_t first, const kd_inp
             to.values[((size_t)term * p.term_stride + to.row) * (p.positions / 4) + first / 4] =
                 word;
         v = make_float4(v.x - a.x, v.y - a.y, v.z - b.x, v.w - b.y);
-        if (p.span == 0 || p.is_paired)
-            continue;
-        float sum = (a.x + a.y) + (b.x + b.y);
-#pragma unroll
-        for (uint32_t step = 8; step > 0; step /= 2) {
-            const float other = __shfl_xor_sync(EVERY_LANE, sum, step);
-            sum += mask & step ? other : 0.0f;
-        }
-        const uint32_t group = p.span == 16 ? first / 64 * 4 + (quad >> 3) * 2 + (quad & 1)
-                                            : first / p.span;
-        if (is_there && (lane & mask) == 0)
-            to.sums[((size_t)group * p.n_terms + term) * p.term_stride + to.row] = sum * 0x1p-24f;
+        if (p.span && !p.is_paired)
+            write_sum(to, (a.x + a.y) + (b.x + b.y), 0x1p-24f, first, term, p);
     }
 }
 
@@ -223,14 +280,14 @@ NATIVE float largest_of(float4 v)
 }
 
 template <bool IS_BF16, class row>
-NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float *factor_out,
-                      float *parts)
+NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float *parts)
 {
     const uint32_t step = 4 * row::AT_ONCE * blockDim.x;
+    const bool has_factor = p.rounding != KD_ROUND_INT8;
     float4 v[row::AT_ONCE];
     float2 factor = make_float2(1.0f, 1.0f);
     r.load(v, 4 * threadIdx.x, p);
-    if (!IS_BF16) {
+    if (!IS_BF16 && has_factor) {
         float largest = 0.0f;
         for (uint32_t first = 4 * threadIdx.x;;) {
 #pragma unroll
@@ -253,13 +310,11 @@ NATIVE void write_row(const row &r, const row_out &to, const kd_inputs &p, float
             const uint32_t group = base + 4 * i * blockDim.x; // of the first thread
             if (group >= p.positions)
                 break;
-            const float f = factor.x;
-            write_quad<IS_BF16>(to, make_float4(v[i].x * f, v[i].y * f, v[i].z * f, v[i].w * f),
-                                group + 4 * threadIdx.x, p);
+            write_quad<IS_BF16>(to, v[i], factor.x, group + 4 * threadIdx.x, p);
         }
     }
-    if (threadIdx.x == 0)
-        *factor_out = p.span && !p.is_paired ? factor.y * 0x1p24f : factor.y;
+    if (threadIdx.x == 0 && has_factor)
+        to.factors[to.row] = p.span && !p.is_paired ? factor.y * 0x1p24f : factor.y;
 }
 
 // Row `to_row` of what is written.
@@ -267,11 +322,11 @@ template <class row>
 NATIVE void write(const row &r, uint2 *values, float *sums, float *factors, uint32_t to_row,
                   const kd_inputs &p, float *parts)
 {
-    const row_out to = {values, sums, to_row};
+    const row_out to = {values, sums, factors, to_row};
     if (p.is_bf16)
-        write_row<true>(r, to, p, factors + to_row, parts);
+        write_row<true>(r, to, p, parts);
     else
-        write_row<false>(r, to, p, factors + to_row, parts);
+        write_row<false>(r, to, p, parts);
 }
 
 NATIVE plain_row row_of(const float *x, const int32_t *order, uint32_t row, const kd_inputs &p)
@@ -398,7 +453,7 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     const kd_inputs &in = p.inputs;
     const size_t row = blockIdx.x;
     float *const sum = residual + row * p.norm.residual_stride;
-    const row_out to = {values, sums, blockIdx.x};
+    const row_out to = {values, sums, factors, blockIdx.x};
     float4 v[KD_KEPT_QUADS], w[KD_KEPT_QUADS], before[KD_KEPT_QUADS];
     native_let_next_start();
     load_quads(w, weight, in);
@@ -425,17 +480,19 @@ extern "C" __global__ void __launch_bounds__(KD_INPUT_THREADS)
     const float2 range = in.is_bf16 ? make_float2(1.0f, 1.0f)
                                     : range_factors(__float_as_uint(largest));
 #pragma unroll
+    for (int i = 0; i < KD_KEPT_QUADS; i++)
+        v[i] = v[i] * all_four(factor) * w[i];
+#pragma unroll
     for (int i = 0; i < KD_KEPT_QUADS; i++) {
         if (4 * i * blockDim.x >= in.positions)
             break;
         const uint32_t first = 4 * (threadIdx.x + i * blockDim.x);
-        const float4 y = v[i] * all_four(factor) * w[i];
-        store_quad(out + row * p.norm.out_stride, y, first, in);
+        store_quad(out + row * p.norm.out_stride, v[i], first, in);
         if (in.is_bf16)
-            write_quad<true>(to, y, first, in);
+            write_quad<true>(to, v[i], 1.0f, first, in);
         else
-            write_quad<false>(to, y * all_four(range.x), first, in);
+            write_quad<false>(to, v[i], range.x, first, in);
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && in.rounding != KD_ROUND_INT8)
         factors[row] = in.span && !in.is_paired ? range.y * 0x1p24f : range.y;
 }

@@ -14,22 +14,24 @@
 // In the place of a number of bits: the floats of 4 bits, of which a word has as many.
 enum { TILE_E2M1 = 5 };
 
-// X(form, bits, spans, is_wide, is_bf16) of each form in which weights lie: GPU_TILE_FORMS of
-// device/gpu/gpu_tiles.h.
+// X(form, bits, spans, is_wide, is_bf16) of each form in which weights lie, codes first:
+// GPU_TILE_FORMS of device/gpu/gpu_tiles.h.
 #define TILE_FORMS(X)                                                                              \
     X(q4, 4, 1, false, false)                                                                      \
     TILE_FORMS_BUT_Q4(X)
 #define TILE_FORMS_BUT_Q4(X)                                                                       \
+    CODE_FORMS_BUT_Q4(X)                                                                           \
+    X(e2m1, TILE_E2M1, 2, false, false)                                                            \
+    X(f16, 16, 0, false, false)                                                                    \
+    X(bf16, 16, 0, false, true)
+#define CODE_FORMS_BUT_Q4(X)                                                                       \
     X(q4s2, 4, 2, false, false)                                                                    \
     X(q4s2w, 4, 2, true, false)                                                                    \
     X(q4s4w, 4, 4, true, false)                                                                    \
-    X(e2m1, TILE_E2M1, 2, false, false)                                                            \
     X(q8, 8, 1, false, false)                                                                      \
     X(q8s2, 8, 2, false, false)                                                                    \
     X(q8s2w, 8, 2, true, false)                                                                    \
-    X(q8s4w, 8, 4, true, false)                                                                    \
-    X(f16, 16, 0, false, false)                                                                    \
-    X(bf16, 16, 0, false, true)
+    X(q8s4w, 8, 4, true, false)
 
 // Scales and biases of rows g and g + 8.
 struct row_levels {
@@ -131,15 +133,10 @@ template <int BITS, int SPANS, bool IS_WIDE> struct tile_ahead {
     }
 };
 
-// sum += scale * (a + b) + bias * inputs; the codes of product B lie 4 bits higher if BITS is 4.
+// sum += scale * t + bias * inputs.
 template <int BITS>
-NATIVE void add_group(float (&sum)[4], const float *a, const float *b,
-                      const row_levels &l, float2 inputs)
+NATIVE void add_scaled(float (&sum)[4], const float (&t)[4], const row_levels &l, float2 inputs)
 {
-    float t[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        t[i] = BITS == 4 ? fmaf(b[i], 0.0625f, a[i]) : a[i] + b[i];
     if (BITS != TILE_E2M1) {
         sum[0] = fmaf(l.bias, inputs.x, sum[0]);
         sum[1] = fmaf(l.bias, inputs.y, sum[1]);
@@ -150,6 +147,18 @@ NATIVE void add_group(float (&sum)[4], const float *a, const float *b,
     sum[1] = fmaf(l.scale, t[1], sum[1]);
     sum[2] = fmaf(l.scale8, t[2], sum[2]);
     sum[3] = fmaf(l.scale8, t[3], sum[3]);
+}
+
+// The same with t = a + b; the codes of product B lie 4 bits higher if BITS is 4.
+template <int BITS>
+NATIVE void add_group(float (&sum)[4], const float *a, const float *b, const row_levels &l,
+                      float2 inputs)
+{
+    float t[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        t[i] = BITS == 4 ? fmaf(b[i], 0.0625f, a[i]) : a[i] + b[i];
+    add_scaled<BITS>(sum, t, l, inputs);
 }
 
 // The biases of an expert's outputs, `bytes` behind those of the first one; NULL: none.

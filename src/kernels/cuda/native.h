@@ -25,7 +25,10 @@ typedef unsigned long long uint64_t;
 // Tells the driver that kernel `name` waits for what it reads, as the dialect's do (../kd_cuda.h):
 // it may be started while the dispatch before it still runs. All its threads must wait.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-#define KD_WAITS(name) extern "C" { __device__ uint8_t kd_waits_##name = 1; }
+#define KD_WAITS(name)                                                                             \
+    extern "C" {                                                                                   \
+    __device__ uint8_t kd_waits_##name = 1;                                                        \
+    }
 #else
 #define KD_WAITS(name)
 #endif
@@ -61,6 +64,26 @@ NATIVE void native_mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uin
             "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// d = a b of codes of 8 bits, 16 x 32 unsigned and 32 x 8 signed, or half as many of either.
+// Of each the lane has four that follow each other: from 4 t on in a0 (row g), a1 (row g + 8) and
+// b0, from 16 + 4 t on in a2, a3 and b1.
+NATIVE void native_mma_int8(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                            uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+        "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
+}
+
+NATIVE void native_mma_int8(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t b0)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 "
+        "{%0,%1,%2,%3},{%4,%5},{%6},{%7,%7,%7,%7};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(b0), "r"(0));
 }
 
 // Two values rounded to f16 or bf16, the first in the low half.

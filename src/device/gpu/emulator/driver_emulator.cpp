@@ -61,6 +61,7 @@ static void emulator_info(const struct gpu *gpu, struct gpu_info *out)
     snprintf(out->name, sizeof out->name, "emulator");
     out->max_threads = emulator::MAX_THREADS;
     out->has_matrices = true;
+    out->has_int8 = true;
 }
 
 static enum status emulator_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory **out,

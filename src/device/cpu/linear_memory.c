@@ -10,10 +10,14 @@
 #include <sys/mman.h>
 #endif
 
+#ifndef CSGL_WEIGHT_SLAB
+#define CSGL_WEIGHT_SLAB (64 << 20)
+#endif
+
 enum {
     ALIGN = 64,
     HUGE_PAGE = 2 << 20,
-    SLAB = 64 << 20,
+    SLAB = CSGL_WEIGHT_SLAB,
     /* Bigger ones fill a slab of their own, whose last huge page is on average half empty: at most
      * 6 % of them. */
     OWN_SLAB_FROM = SLAB / 4

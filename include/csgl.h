@@ -185,10 +185,11 @@ CSGL_API int csgl_submit(struct csgl_engine *engine, const struct csgl_request *
 /* Ends a request before the next step; an id that has ended is no error. */
 CSGL_API void csgl_cancel(struct csgl_engine *engine, csgl_id id);
 
-/* Nonzero while a request waits or runs. */
+/* Nonzero while a request waits or runs, or a step is under way. */
 CSGL_API int csgl_has_work(const struct csgl_engine *engine);
 
-/* Computes one step for all running requests and makes their calls. */
+/* Computes one step for all running requests and makes their calls; on a GPU it starts one and
+ * makes the calls of the one before. */
 CSGL_API int csgl_step(struct csgl_engine *engine, struct csgl_error *error);
 
 /* Records requests, steps and ops from now on, in a ring that keeps the newest. */

@@ -232,6 +232,14 @@ struct gather_args {
     struct tensor out;  /* [n, H] */
 };
 
+/* ids[t] = drawn[from[t]] where from[t] >= 0, or 0 where that is negative: a token that an earlier
+ * step has drawn, which the host need not have read. Exact. */
+struct fill_ids_args {
+    struct tensor ids;   /* i32 [T, 1], in and out */
+    struct tensor from;  /* i32 [T, 1], each < n */
+    struct tensor drawn; /* i32 [n, 1] */
+};
+
 /* out = x * sigmoid(gate), value by value. Relative 1e-5. */
 struct sigmoid_mul_args {
     struct tensor x;    /* [T, n] */
@@ -417,6 +425,7 @@ struct logprobs_args {
     X(paged_attention)                                                                             \
     X(silu_mul)                                                                                    \
     X(gather)                                                                                      \
+    X(fill_ids)                                                                                    \
     X(state_copy)                                                                                  \
     X(moe_route)                                                                                   \
     X(moe_ffn)                                                                                     \
@@ -428,6 +437,8 @@ struct logprobs_args {
     X(edit_logits)                                                                                 \
     X(sample)                                                                                      \
     X(logprobs)
+
+enum { DEVICE_MAX_READ = 1 << 20 /* bytes of one read_queue */ };
 
 #define DEVICE_OP_POINTER(name) void (*name)(struct device *, const struct name##_args *);
 
@@ -444,6 +455,17 @@ struct device_table {
                                 const void *from, size_t bytes, struct error *);
     enum status (*buffer_read)(struct device *, const struct buffer *from, size_t offset, void *to,
                                size_t bytes, struct error *);
+
+    /* Ops and writes run after they were called, in the order of the calls, so that work can be
+     * queued behind work whose results nobody has read yet. */
+    bool has_queue;
+    /* read_queue copies up to DEVICE_MAX_READ bytes of a buffer, as they are when all that was
+     * called before is done, to memory that belongs to the copy until read_wait has waited for it,
+     * and for nothing behind it. Then the faults of what came before are known. Two copies, `i` 0
+     * and 1, may be under way. */
+    enum status (*read_queue)(struct device *, const struct buffer *from, size_t offset, void *to,
+                              size_t bytes, int i, struct error *);
+    enum status (*read_wait)(struct device *, int i, struct error *);
 
     /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols and order) into the device's layout. The
      * slices' weights may be released afterwards. `max_rows` bounds T of later calls (sizes the

@@ -139,6 +139,13 @@ static struct op_cost cost_gather(const struct device *device, const void *args)
     return (struct op_cost){.bytes = 2.0 * bytes_of(&a->out)};
 }
 
+static struct op_cost cost_fill_ids(const struct device *device, const void *args)
+{
+    const struct fill_ids_args *a = args;
+    (void)device;
+    return (struct op_cost){.bytes = 2.0 * bytes_of(&a->from) + bytes_of(&a->ids)};
+}
+
 static struct op_cost cost_kv_copy_page(const struct device *device, const void *args)
 {
     const struct kv_copy_page_args *a = args;
@@ -276,6 +283,7 @@ static const op_cost_function costs[N_OPS] = {
     [OP_paged_attention] = cost_paged_attention,
     [OP_silu_mul] = cost_silu_mul,
     [OP_gather] = cost_gather,
+    [OP_fill_ids] = cost_fill_ids,
     [OP_kv_copy_page] = cost_kv_copy_page,
     [OP_state_copy] = cost_state_copy,
     [OP_moe_route] = cost_moe_route,

@@ -12,16 +12,13 @@ static size_t lay_out(struct batch *b, int32_t *memory)
     struct {
         int32_t **array;
         size_t n;
-    } arrays[9 + 3 * KV_CACHE_MAX_GROUPS] = {{&b->tokens, tokens},
-                                             {&b->positions, tokens},
-                                             {&b->q_start, sequences + 1},
-                                             {&b->kv_len, sequences},
-                                             {&b->want, (size_t)b->max_want},
-                                             {&b->rows, sequences},
-                                             {&b->state_in, sequences},
-                                             {&b->state_out, sequences},
-                                             {&b->snapshots, 2 * (size_t)b->max_snapshots}};
-    size_t n = 9;
+    } arrays[10 + 3 * KV_CACHE_MAX_GROUPS] = {
+        {&b->tokens, tokens},       {&b->drawn_by, tokens},
+        {&b->positions, tokens},    {&b->q_start, sequences + 1},
+        {&b->kv_len, sequences},    {&b->want, (size_t)b->max_want},
+        {&b->rows, sequences},      {&b->state_in, sequences},
+        {&b->state_out, sequences}, {&b->snapshots, 2 * (size_t)b->max_snapshots}};
+    size_t n = 10;
     for (int32_t g = 0; g < b->n_groups; g++) {
         arrays[n].array = &b->slots[g];
         arrays[n++].n = tokens;
@@ -103,8 +100,10 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
     if (status != OK)
         return status;
     memcpy(b->tokens + first, tokens, (size_t)n * sizeof *tokens);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         b->positions[first + i] = start + i;
+        b->drawn_by[first + i] = -1;
+    }
     for (int32_t g = 0; g < b->n_groups; g++) {
         for (int32_t i = 0; i < n; i++)
             b->slots[g][first + i] = kv_cache_slot(cache, g, row, start + i);
@@ -120,6 +119,16 @@ enum status batch_add(struct batch *b, struct kv_cache *cache, int32_t row, cons
     b->state_in[sequence] = state_in;
     b->state_out[sequence] = cache->rows[row].state;
     return OK;
+}
+
+enum status batch_add_drawn(struct batch *b, struct kv_cache *cache, int32_t row, int32_t drawn_by,
+                            struct error *error)
+{
+    static const int32_t unknown = 0;
+    enum status status = batch_add(b, cache, row, &unknown, 1, WANT_LAST, error);
+    if (status == OK)
+        b->drawn_by[b->n_tokens - 1] = drawn_by;
+    return status;
 }
 
 static void add_copy(struct batch *b, const struct kv_page_copy *copy)

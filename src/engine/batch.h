@@ -11,12 +11,14 @@ struct batch {
     int32_t max_tokens, max_sequences, max_want, max_pages; /* capacities */
     int32_t max_snapshots, max_copies;                      /* 0: the model has no states */
     int32_t n_tokens, n_sequences, n_want, n_groups, n_snapshots, n_copies;
-    int32_t *tokens;               /* [T] */
-    int32_t *positions;            /* [T] */
-    int32_t *q_start;              /* [n_sequences + 1] */
-    int32_t *kv_len;               /* [n_sequences], the step's own tokens counted */
-    int32_t *want;                 /* [n_want] rows whose logits are asked for, ascending */
-    int32_t *rows;                 /* [n_sequences] of the cache */
+    int32_t *tokens;    /* [T] */
+    int32_t *drawn_by;  /* [T] the wanted row of the step before that draws the token, which
+                         * is not known yet; -1: it is in `tokens` */
+    int32_t *positions; /* [T] */
+    int32_t *q_start;   /* [n_sequences + 1] */
+    int32_t *kv_len;    /* [n_sequences], the step's own tokens counted */
+    int32_t *want;      /* [n_want] rows whose logits are asked for, ascending */
+    int32_t *rows;      /* [n_sequences] of the cache */
     int32_t *state_in, *state_out; /* [n_sequences] slots, or -1: a zero state; not written */
     int32_t *snapshots; /* [n_snapshots][2]: (row of the step, slot), rows ascending: the state
                          * after that row goes there too */
@@ -44,6 +46,10 @@ enum batch_want { WANT_NONE, WANT_LAST, WANT_ALL };
  * the cache or the batch is full; nothing is changed then. */
 enum status batch_add(struct batch *batch, struct kv_cache *cache, int32_t row,
                       const int32_t *tokens, int32_t n, enum batch_want want, struct error *error);
+
+/* Adds the one token that wanted row `drawn_by` of the step before draws, and wants its logits. */
+enum status batch_add_drawn(struct batch *batch, struct kv_cache *cache, int32_t row,
+                            int32_t drawn_by, struct error *error);
 
 /* Completes the step once all its tokens are added: which states are kept, which pages are copied.
  * Rows opened with a prompt, in a cache with recurrent states, need it before each step. */

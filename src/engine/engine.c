@@ -18,7 +18,8 @@ struct engine {
     struct buffer inputs;            /* the step's arrays on the device */
     char *packed_inputs;             /* the same, before they are copied there */
     struct buffer logits;
-    float *row_logits; /* [vocabulary] what engine_logits hands out */
+    struct tensor drawn; /* the tokens of the step before; no buffer: they are known */
+    float *row_logits;   /* [vocabulary] what engine_logits hands out */
     struct forward forward;
     struct profile *profile; /* NULL: nothing is measured */
     struct engine_times times;
@@ -249,7 +250,7 @@ static void copy_pages(struct engine *e, const struct batch *b, const struct ten
                                 &(struct kv_copy_page_args){layer_pages(e, g, layer), pairs[g]});
 }
 
-static void bind_inputs(struct inputs *in, struct tensor *copies)
+static void bind_inputs(struct inputs *in, struct tensor *copies, struct tensor *drawn_by)
 {
     struct engine *e = in->engine;
     const struct batch *b = in->batch;
@@ -258,6 +259,7 @@ static void bind_inputs(struct inputs *in, struct tensor *copies)
     f->n_sequences = b->n_sequences;
     f->n_want = b->n_want;
     f->tokens = input(in, b->tokens, b->n_tokens, 1);
+    *drawn_by = input(in, b->drawn_by, b->n_tokens, 1);
     f->positions = input(in, b->positions, b->n_tokens, 1);
     f->q_start = input(in, b->q_start, b->n_sequences + 1, 1);
     f->kv_len = input(in, b->kv_len, b->n_sequences, 1);
@@ -279,13 +281,18 @@ static void bind_inputs(struct inputs *in, struct tensor *copies)
     f->scratch_used = 0;
 }
 
+void engine_bind_drawn(struct engine *e, const struct tensor *drawn)
+{
+    e->drawn = *drawn;
+}
+
 enum status engine_queue(struct engine *e, const struct batch *b, struct error *error)
 {
     const struct device_table *table = e->device->table;
     assert(b->n_tokens > 0);
     struct inputs in = {e, b, 0};
-    struct tensor copies[KV_CACHE_MAX_GROUPS];
-    bind_inputs(&in, copies);
+    struct tensor copies[KV_CACHE_MAX_GROUPS], drawn_by;
+    bind_inputs(&in, copies, &drawn_by);
     enum status status =
         table->buffer_write(e->device, &e->inputs, 0, e->packed_inputs, in.used, error);
     if (status != OK)
@@ -293,6 +300,10 @@ enum status engine_queue(struct engine *e, const struct batch *b, struct error *
     if (e->profile)
         profile_phase(e->profile, b->n_tokens > b->n_sequences ? TRACE_PREFILL : TRACE_DECODE);
     copy_pages(e, b, copies);
+    /* In every step, so that steps of one shape are equal lists. */
+    if (e->drawn.buffer)
+        device_fill_ids(e->forward.device,
+                        &(struct fill_ids_args){e->forward.tokens, drawn_by, e->drawn});
     e->model->family->forward(e->model, &e->forward);
     return OK;
 }

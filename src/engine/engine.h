@@ -30,6 +30,10 @@ struct kv_cache *engine_cache(struct engine *engine);
 /* An empty batch of this engine's capacities; batch_done ends it. */
 enum status engine_batch_init(struct engine *engine, struct batch *batch, struct error *error);
 
+/* Where later steps find the tokens [n, 1] that the step before them has drawn: batch->drawn_by.
+ * The buffer is borrowed. Without it every token of a batch must be known. */
+void engine_bind_drawn(struct engine *engine, const struct tensor *drawn);
+
 /* Queues the step. The tokens of the batch must be in [0, vocab_size). */
 enum status engine_queue(struct engine *engine, const struct batch *batch, struct error *error);
 /* Waits for what was queued; the device's first fault. */

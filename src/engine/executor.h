@@ -8,11 +8,17 @@
 
 struct executor {
     void *context;
-    /* Runs the batch and draws a token for each of its wanted rows, in their order. A row whose
-     * logits hold no number gets token -1. Any other failure is the device's and concerns every
-     * row. */
-    enum status (*run)(void *context, const struct batch *batch, const struct draw *draws,
-                       struct sample *out, struct error *error);
+    /* One step may be queued before the samples of the one before it are taken; its batch may have
+     * tokens that only the one before draws. Otherwise a step is done when queue returns. */
+    bool has_queue;
+    /* Queues the batch and the drawing of a token for each of its wanted rows. Batch and draws are
+     * borrowed for the call. Nothing is queued after an error. */
+    enum status (*queue)(void *context, const struct batch *batch, const struct draw *draws,
+                         struct error *error);
+    /* Waits for the oldest step that was queued and not taken, and for no later one; the samples of
+     * its wanted rows, in their order. A row whose logits hold no number gets token -1. Any other
+     * failure is the device's and concerns every row. Also after one the step counts as taken. */
+    enum status (*take)(void *context, struct sample *out, struct error *error);
     /* Records the ops of later steps; a trace of NULL ends it. NULL: it has none. */
     void (*trace)(void *context, struct trace *trace);
 };

@@ -128,16 +128,44 @@ static void *take(uint8_t *host, size_t *used, size_t bytes)
     return at;
 }
 
-/* Lays the arrays out one behind another; the bytes. */
-static size_t lay_out(struct sampler *s, uint8_t *host)
+/* A step's results: the tokens first, which are read alone where nobody wants logprobs. */
+static void lay_out_results(struct drawn_step *step, size_t rows, uint8_t *host, size_t *used)
 {
-    size_t rows = (size_t)s->max_rows, tops = rows * SAMPLER_MAX_LOGPROBS, used = 0;
+    size_t tops = rows * SAMPLER_MAX_LOGPROBS;
+    step->tokens = take(host, used, rows * sizeof *step->tokens);
+    step->logprobs = take(host, used, rows * sizeof *step->logprobs);
+    step->top_tokens = take(host, used, tops * sizeof *step->top_tokens);
+    step->top_logprobs = take(host, used, tops * sizeof *step->top_logprobs);
+}
+
+/* Bytes of what the device has of the arrays, and of all. */
+struct sampler_sizes {
+    size_t device, host;
+};
+
+/* Lays the arrays out one behind another. */
+static struct sampler_sizes lay_out(struct sampler *s, uint8_t *host)
+{
+    size_t rows = (size_t)s->max_rows, used = 0;
+    struct sampler_sizes sizes;
     s->rows = take(host, &used, rows * sizeof *s->rows);
     s->edits = take(host, &used, (size_t)s->max_edits * sizeof *s->edits);
-    s->tokens = take(host, &used, rows * sizeof *s->tokens);
-    s->logprobs = take(host, &used, rows * sizeof *s->logprobs);
-    s->top_tokens = take(host, &used, tops * sizeof *s->top_tokens);
-    s->top_logprobs = take(host, &used, tops * sizeof *s->top_logprobs);
+    lay_out_results(&s->steps[0], rows, host, &used);
+    sizes.device = used;
+    for (int i = 1; i < SAMPLER_STEPS; i++)
+        lay_out_results(&s->steps[i], rows, host, &used);
+    for (int i = 0; i < SAMPLER_STEPS; i++)
+        s->steps[i].rows = take(host, &used, rows * sizeof *s->steps[i].rows);
+    sizes.host = used;
+    return sizes;
+}
+
+/* Of one step. */
+static size_t results_bytes(int32_t max_rows)
+{
+    struct drawn_step step;
+    size_t used = 0;
+    lay_out_results(&step, (size_t)max_rows, NULL, &used);
     return used;
 }
 
@@ -150,31 +178,35 @@ static struct sampler sampler_of_size(int32_t n_tokens, int32_t max_rows)
 size_t sampler_device_bytes(int32_t n_tokens, int32_t max_rows)
 {
     struct sampler s = sampler_of_size(n_tokens, max_rows);
-    return lay_out(&s, NULL);
+    return lay_out(&s, NULL).device;
 }
 
 size_t sampler_host_bytes(int32_t n_tokens, int32_t max_rows)
 {
-    struct sampler *s = NULL;
-    return sampler_device_bytes(n_tokens, max_rows) + (size_t)n_tokens * sizeof *s->places;
+    struct sampler s = sampler_of_size(n_tokens, max_rows);
+    return lay_out(&s, NULL).host + (size_t)n_tokens * sizeof *s.places;
 }
 
 enum status sampler_init(struct sampler *s, struct device *device, int32_t n_tokens,
                          int32_t max_rows, struct error *error)
 {
     *s = sampler_of_size(n_tokens, max_rows);
+    if (results_bytes(max_rows) > DEVICE_MAX_READ)
+        return error_set(error, ERROR_LIMIT,
+                         "a step of %d rows with logits; their results must fit %d bytes", max_rows,
+                         (int)DEVICE_MAX_READ);
     s->device = device;
-    size_t bytes = lay_out(s, NULL);
+    struct sampler_sizes sizes = lay_out(s, NULL);
     s->places = calloc((size_t)n_tokens, sizeof *s->places);
-    s->host = calloc(1, bytes);
+    s->host = calloc(1, sizes.host);
     if (!s->places || !s->host) {
         sampler_done(s);
-        return error_memory(error, bytes + (size_t)n_tokens * sizeof *s->places);
+        return error_memory(error, sampler_host_bytes(n_tokens, max_rows));
     }
     lay_out(s, s->host);
     enum status status = device->table->sample_reserve(device, n_tokens, max_rows, error);
     if (status == OK)
-        status = device->table->buffer_alloc(device, bytes, &s->memory, error);
+        status = device->table->buffer_alloc(device, sizes.device, &s->memory, error);
     if (status != OK)
         sampler_done(s);
     return status;
@@ -210,10 +242,9 @@ static enum status upload(struct sampler *s, const void *array, size_t bytes, st
     return s->device->table->buffer_write(s->device, &s->memory, offset, array, bytes, error);
 }
 
-static enum status download(struct sampler *s, void *array, size_t bytes, struct error *error)
+struct tensor sampler_tokens(const struct sampler *s)
 {
-    size_t offset = (size_t)((const uint8_t *)array - (const uint8_t *)s->host);
-    return s->device->table->buffer_read(s->device, &s->memory, offset, array, bytes, error);
+    return on_device(s, s->steps[0].tokens, DTYPE_I32, 0, s->max_rows, 1);
 }
 
 /* --- what the device is told ------------------------------------------------------------------ */
@@ -332,6 +363,7 @@ enum status sampler_prepare(struct sampler *s, const struct draw *draws, int32_t
  * together. */
 static void queue_logprobs(struct sampler *s, struct device *ops, const struct tensor *logits)
 {
+    const struct drawn_step *at = &s->steps[0]; /* as the device has them */
     for (int32_t i = s->first, next; i < s->end; i = next) {
         int32_t n_top = s->draws[i].params->n_logprobs;
         for (next = i + 1; next < s->end && s->draws[next].params->n_logprobs == n_top; next++)
@@ -340,11 +372,12 @@ static void queue_logprobs(struct sampler *s, struct device *ops, const struct t
             continue;
         struct logprobs_args args = {
             .logits = tensor_rows(*logits, i, next - i),
-            .tokens = on_device(s, s->tokens, DTYPE_I32, i, next - i, 1),
-            .logprobs = on_device(s, s->logprobs, DTYPE_F32, i, next - i, 1),
-            .top_tokens = on_device(s, s->top_tokens, DTYPE_I32, i, next - i, SAMPLER_MAX_LOGPROBS),
+            .tokens = on_device(s, at->tokens, DTYPE_I32, i, next - i, 1),
+            .logprobs = on_device(s, at->logprobs, DTYPE_F32, i, next - i, 1),
+            .top_tokens =
+                on_device(s, at->top_tokens, DTYPE_I32, i, next - i, SAMPLER_MAX_LOGPROBS),
             .top_logprobs =
-                on_device(s, s->top_logprobs, DTYPE_F32, i, next - i, SAMPLER_MAX_LOGPROBS)};
+                on_device(s, at->top_logprobs, DTYPE_F32, i, next - i, SAMPLER_MAX_LOGPROBS)};
         args.top_tokens.cols = args.top_logprobs.cols = n_top;
         device_logprobs(ops, &args);
     }
@@ -370,7 +403,7 @@ static void queue_draws(struct sampler *s, struct device *ops, const struct tens
     device_sample(
         ops, &(struct sample_args){.logits = tensor_rows(*logits, s->first, n),
                                    .rows = on_device(s, s->rows, DTYPE_I32, 0, n, SAMPLE_ROW_WORDS),
-                                   .tokens = on_device(s, s->tokens, DTYPE_I32, s->first, n, 1),
+                                   .tokens = tensor_rows(sampler_tokens(s), s->first, n),
                                    .uses = s->uses});
     if (!wants_logprobs(s))
         return;
@@ -380,46 +413,62 @@ static void queue_draws(struct sampler *s, struct device *ops, const struct tens
     queue_logprobs(s, ops, logits);
 }
 
-static void fill_sample(const struct sampler *s, int32_t i, struct sample *out)
+/* Keeps of the draws what is to be known when they are read. */
+static void keep_draws(const struct sampler *s, struct drawn_step *step)
 {
-    const struct draw *draw = &s->draws[i];
-    int32_t n_top = draw->params->n_logprobs;
-    *out = (struct sample){.token = draw->is_given ? draw->given : s->tokens[i]};
-    if (n_top < 0)
-        return;
-    const int32_t *top = s->top_tokens + (size_t)i * SAMPLER_MAX_LOGPROBS;
-    const float *logprobs = s->top_logprobs + (size_t)i * SAMPLER_MAX_LOGPROBS;
-    out->logprob = out->token < s->n_tokens ? s->logprobs[i] : -INFINITY;
-    for (; out->n_top < n_top && top[out->n_top] >= 0; out->n_top++)
-        out->top[out->n_top] = (struct token_logprob){top[out->n_top], logprobs[out->n_top]};
+    step->n = s->n_draws;
+    for (int32_t i = 0; i < s->n_draws; i++)
+        step->rows[i] = (struct drawn_row){.n_top = s->draws[i].params->n_logprobs,
+                                           .given = s->draws[i].is_given ? s->draws[i].given : -1};
 }
 
-enum status sampler_draw(struct sampler *s, struct device *ops, const struct tensor *logits,
-                         struct sample *out, struct error *error)
+enum status sampler_queue(struct sampler *s, struct device *ops, const struct tensor *logits,
+                          struct error *error)
 {
-    struct tensor known = tensor_cols(*logits, 0, s->n_tokens);
+    const struct device_table *table = s->device->table;
+    struct drawn_step *step = &s->steps[s->n_queued % SAMPLER_STEPS];
+    struct tensor known = tensor_cols(*logits, 0, s->n_tokens), tokens = sampler_tokens(s);
     bool has_logprobs = false;
-    enum status status = OK;
-    for (;;) {
+    assert(s->n_queued - s->n_taken < SAMPLER_STEPS);
+    while (s->n_draws > 0) {
         queue_draws(s, ops, &known);
         has_logprobs |= wants_logprobs(s);
         if (s->end == s->n_draws)
             break;
-        status = upload_draws(s, s->end, error);
+        enum status status = upload_draws(s, s->end, error);
         if (status != OK)
             return status;
     }
-    size_t n = (size_t)s->n_draws;
-    status = download(s, s->tokens, n * sizeof *s->tokens, error);
-    if (status == OK && has_logprobs)
-        status = download(s, s->logprobs, n * sizeof *s->logprobs, error);
-    if (status == OK && has_logprobs)
-        status =
-            download(s, s->top_tokens, n * SAMPLER_MAX_LOGPROBS * sizeof *s->top_tokens, error);
-    if (status == OK && has_logprobs)
-        status =
-            download(s, s->top_logprobs, n * SAMPLER_MAX_LOGPROBS * sizeof *s->top_logprobs, error);
-    for (int32_t i = 0; i < s->n_draws && status == OK; i++)
-        fill_sample(s, i, &out[i]);
+    keep_draws(s, step);
+    size_t bytes = has_logprobs ? results_bytes(s->max_rows) : (size_t)s->n_draws * sizeof(int32_t);
+    enum status status = table->read_queue(s->device, &s->memory, tokens.offset, step->tokens,
+                                           bytes, (int)(s->n_queued % SAMPLER_STEPS), error);
+    s->n_queued += status == OK;
+    return status;
+}
+
+static void fill_sample(const struct sampler *s, const struct drawn_step *step, int32_t i,
+                        struct sample *out)
+{
+    const struct drawn_row *row = &step->rows[i];
+    *out = (struct sample){.token = row->given >= 0 ? row->given : step->tokens[i]};
+    if (row->n_top < 0)
+        return;
+    const int32_t *top = step->top_tokens + (size_t)i * SAMPLER_MAX_LOGPROBS;
+    const float *logprobs = step->top_logprobs + (size_t)i * SAMPLER_MAX_LOGPROBS;
+    out->logprob = out->token < s->n_tokens ? step->logprobs[i] : -INFINITY;
+    for (; out->n_top < row->n_top && top[out->n_top] >= 0; out->n_top++)
+        out->top[out->n_top] = (struct token_logprob){top[out->n_top], logprobs[out->n_top]};
+}
+
+enum status sampler_take(struct sampler *s, struct sample *out, struct error *error)
+{
+    int place = (int)(s->n_taken % SAMPLER_STEPS);
+    const struct drawn_step *step = &s->steps[place];
+    assert(s->n_taken != s->n_queued);
+    s->n_taken++;
+    enum status status = s->device->table->read_wait(s->device, place, error);
+    for (int32_t i = 0; i < step->n && status == OK; i++)
+        fill_sample(s, step, i, &out[i]);
     return status;
 }

@@ -83,6 +83,24 @@ struct draw {
     int32_t given;
 };
 
+/* What the host keeps of a step's draws until it reads what came of them. */
+struct drawn_row {
+    int32_t n_top; /* logprobs wanted; -1: none, not even the token's */
+    int32_t given; /* the token, if nothing was drawn; else -1 */
+};
+
+/* The results of one step, laid out as they are on the device. */
+struct drawn_step {
+    struct drawn_row *rows; /* [max_rows], of the host alone */
+    int32_t *tokens;        /* [max_rows] */
+    float *logprobs;        /* [max_rows] */
+    int32_t *top_tokens;    /* [max_rows][SAMPLER_MAX_LOGPROBS] */
+    float *top_logprobs;    /* [max_rows][SAMPLER_MAX_LOGPROBS] */
+    int32_t n;
+};
+
+enum { SAMPLER_STEPS = 2 /* that may be queued and not taken */ };
+
 /* Draws from rows of logits in a device's memory. */
 struct sampler {
     struct device *device;
@@ -90,22 +108,23 @@ struct sampler {
     /* Of one row at a time: 1 + the place of a token's edit, 0: none. */
     int32_t *places;           /* [n_tokens] */
     struct logit_edit ignored; /* stands for those of tokens behind n_tokens */
-    /* What goes to the device and comes back; `memory` is laid out as `host` is. */
+    /* What goes to the device, and what comes back. `memory` is laid out as `host` is up to the end
+     * of the first step's results: on the device each step overwrites those of the one before,
+     * whose copy to the host is queued by then. */
     struct sample_row *rows;  /* [max_rows] */
     struct logit_edit *edits; /* [max_edits] */
-    int32_t *tokens;          /* [max_rows] */
-    float *logprobs;          /* [max_rows] */
-    int32_t *top_tokens;      /* [max_rows][SAMPLER_MAX_LOGPROBS] */
-    float *top_logprobs;      /* [max_rows][SAMPLER_MAX_LOGPROBS] */
+    struct drawn_step steps[SAMPLER_STEPS];
+    unsigned n_queued, n_taken; /* steps ever; step i is in steps[i % SAMPLER_STEPS] */
     void *host;
     struct buffer memory;
-    /* The draws of a step, and those of them that are on the device: their edits fit together. */
+    /* The draws being made, and those of them that are on the device: their edits fit together. */
     const struct draw *draws;
     int32_t n_draws, first, end, n_edits;
     unsigned uses;
 };
 
-/* For max_rows rows a step, from the first n_tokens of their logits. The device is kept. */
+/* For max_rows rows a step, from the first n_tokens of their logits. The device is kept.
+ * ERROR_LIMIT: the results of so many rows are more than a device hands out at once. */
 enum status sampler_init(struct sampler *sampler, struct device *device, int32_t n_tokens,
                          int32_t max_rows, struct error *error);
 void sampler_done(struct sampler *sampler);
@@ -114,15 +133,23 @@ void sampler_done(struct sampler *sampler);
 size_t sampler_device_bytes(int32_t n_tokens, int32_t max_rows);
 size_t sampler_host_bytes(int32_t n_tokens, int32_t max_rows);
 
-/* Brings what n draws need to the device; they are kept until sampler_draw. */
+/* Brings what n draws need to the device; they are kept until sampler_queue. */
 enum status sampler_prepare(struct sampler *sampler, const struct draw *draws, int32_t n,
                             struct error *error);
 
-/* Draws the prepared tokens from `logits` [n, at least n_tokens], which is changed; waits for them.
- * `ops` runs the operations: the device, or one that measures it. Logits that are no numbers never
- * win; a row without a finite one gets token -1. */
-enum status sampler_draw(struct sampler *sampler, struct device *ops, const struct tensor *logits,
-                         struct sample *out, struct error *error);
+/* Draws the prepared tokens from `logits` [n, at least n_tokens], which is changed, and queues
+ * their way to the host; waits for nothing on a device with a queue. At most SAMPLER_STEPS are
+ * queued and not taken. `ops` runs the operations: the device, or one that measures it. Logits that
+ * are no numbers never win; a row without a finite one gets token -1. */
+enum status sampler_queue(struct sampler *sampler, struct device *ops, const struct tensor *logits,
+                          struct error *error);
+
+/* Waits for the oldest step that was queued and not taken, and for nothing behind it; fills its
+ * samples, as many as it had draws. Also after an error the step counts as taken. */
+enum status sampler_take(struct sampler *sampler, struct sample *out, struct error *error);
+
+/* Where the tokens [max_rows, 1] of the step that was queued last lie on the device. */
+struct tensor sampler_tokens(const struct sampler *sampler);
 
 /* 64 bits that are a function of the arguments alone, uniform over seeds and positions. */
 uint64_t sampler_bits(uint64_t seed, uint32_t choice, int64_t position, uint32_t purpose);

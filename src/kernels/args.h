@@ -72,6 +72,10 @@ struct kd_gather {
     uint32_t x_words, out_words; /* strides */
 };
 
+struct kd_fill_ids {
+    uint32_t n;
+};
+
 struct kd_moe_route {
     uint32_t n_experts, n_chosen;
     uint32_t logits_stride, experts_stride, weights_stride;

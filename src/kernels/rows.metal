@@ -10,6 +10,14 @@ KERNEL(gather, CBUF(ushort, x, 0), CBUF(int, rows, 1), BUF(ushort, out, 2), PARM
         out[(ulong)TGID.x * p.out_words + i] = x[row * p.x_words + i];
 }
 
+// ids[t] = drawn[from[t]] where from[t] >= 0, but no less than 0. A thread a row.
+KERNEL(fill_ids, BUF(int, ids, 0), CBUF(int, from, 1), CBUF(int, drawn, 2), PARM(kd_fill_ids, p, 3))
+{
+    const uint t = TGID.x * KD_ROW_THREADS + TID;
+    if (t < p.n && from[t] >= 0)
+        ids[t] = max(drawn[from[t]], 0);
+}
+
 // The n_chosen experts with the largest logits, of equal ones the lower; NaN counts as -INFINITY.
 // A simdgroup a row; each turn finds the first expert behind the last one found.
 KERNEL(moe_route, CBUF(float, logits, 0), BUF(int, experts, 1), BUF(float, weights, 2),

@@ -119,7 +119,7 @@ int32_t kv_cache_open_row(struct kv_cache *cache);
 void kv_cache_close_row(struct kv_cache *cache, int32_t row);
 
 /* Closes the row and leaves its state in the tree as a snapshot, if the last step of the row was
- * committed. `tokens` are the row's from its start. */
+ * committed. `tokens` are the row's from its start, all of them. */
 void kv_cache_leave_row(struct kv_cache *cache, int32_t row, const int32_t *tokens);
 
 /* Makes slots for tokens length .. new_length-1 of the row in every group, after giving up the
@@ -175,10 +175,11 @@ struct kv_match kv_cache_match(struct kv_cache *cache, const struct kv_prompt *p
  * closed, whichever is first. */
 int32_t kv_cache_open_prompt(struct kv_cache *cache, const struct kv_prompt *prompt);
 
-/* Shares the row's whole pages up to `length`, whose KV has been written; `tokens` are the row's
- * tokens from its start. Call it after each prefill chunk and each decode step. Pages that the tree
- * turns out to have already take the place of the row's, in its table first, and the row's are
- * freed. */
+/* Shares the row's whole pages up to `length`, which may be less than the row's where its last
+ * tokens are not known yet; `tokens` are those from its start. Call it after each prefill chunk and
+ * each decode step, when the step has run or is queued on a device that works in the order of its
+ * queue: whoever takes the pages reads them in a later step. Pages that the tree turns out to have
+ * already take the place of the row's, in its table first, and the row's are freed. */
 void kv_cache_commit(struct kv_cache *cache, int32_t row, const int32_t *tokens, int32_t length);
 
 /* Forgets every page and snapshot that no row holds. */

@@ -31,7 +31,7 @@ struct request_options {
 enum request_state {
     REQUEST_WAITING, /* no row: new, or preempted */
     REQUEST_PREFILL, /* has a row; tokens before the last are not all in the cache */
-    REQUEST_DECODE   /* all tokens but the last are in the cache */
+    REQUEST_DECODE   /* all tokens but the last are in the cache; the last may still be awaited */
 };
 
 struct request {
@@ -40,6 +40,8 @@ struct request {
     int32_t row;     /* of the cache; -1 while waiting */
     int32_t *tokens; /* [cap] prompt and answer */
     int32_t n_prompt, n_tokens, max_tokens /* of the answer */;
+    int32_t n_awaited; /* tokens behind n_tokens that steps in flight draw */
+    int32_t drawn_by;  /* of the last of them: the wanted row of its step */
     bool scores_prompt;
     int32_t n_told; /* of a prompt that is scored */
     uint64_t cache_key;

@@ -1,4 +1,18 @@
-#include "scheduler/scheduler.h"
+/* Where the executor has a queue, a step is queued while the one before it runs, so that the device
+ * never waits for this thread: it makes the next step, reads the tokens of the last one and hands
+ * them on while the device works. A row's next token is not known then; the batch says which row of
+ * the step before draws it. That goes well because the device works in the order of its queue and
+ * because all else about the next step is known:
+ *
+ * - A request that reaches its limit with the awaited token is left out. One that turns out to have
+ *   ended, or is cancelled, has a row too many in flight, whose sample nobody takes. Its pages and
+ *   its state's slot are given away at once: who gets them writes them in a later step.
+ * - Whole pages are shared when their step is queued, for the same reason, but only up to the last
+ *   token that is known: no prompt ever matches an awaited one.
+ * - A row that is preempted with a token in flight is admitted again when it has that token.
+ * - Penalties need the token. While a token of such a request is in flight the next step waits for
+ *   it: if the request sat out instead, it would get every other step alone. */
+#include "scheduler/scheduler_struct.h"
 
 #include "base/system.h"
 
@@ -6,34 +20,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A request that cannot be admitted lets smaller ones pass for this long, then it holds the queue.
- */
-static const double age_limit = 2.0;
-
-/* Prompt tokens of a step before their speed is known. */
-enum { FIRST_CHUNK = 128, MIN_CHUNK = 16 };
-
-struct scheduler {
-    struct executor executor;
-    struct kv_cache *cache;
-    struct scheduler_options options;
-    scheduler_emit emit;
-    void *emit_context;
-    struct request **requests; /* [max_queue + max_running] in order of arrival */
-    int32_t n_requests;
-    struct batch batch;
-    /* The step being made: whose row is the i-th wanted one, and each sequence's request. */
-    struct request **want_requests;  /* [scheduler_max_want] */
-    struct request **batch_requests; /* [max_running] */
-    struct draw *draws;              /* [scheduler_max_want] */
-    struct sample *samples;          /* [scheduler_max_want] */
-    int32_t n_prefill;               /* prompt tokens in the batch */
-    int32_t n_scored;                /* wanted rows beyond one a sequence */
-    double seconds_per_token;        /* of prefill, smoothed; 0: unknown */
-    struct scheduler_figures figures;
-    struct trace *trace; /* NULL: nothing is recorded */
-};
 
 enum status scheduler_new(struct scheduler **out, struct executor executor, struct kv_cache *cache,
                           const struct scheduler_options *options, scheduler_emit emit,
@@ -52,12 +38,15 @@ enum status scheduler_new(struct scheduler **out, struct executor executor, stru
     int32_t max_want = scheduler_max_want(options->max_running, options->max_scored);
     size_t n_want = (size_t)max_want;
     s->requests = calloc(n + (size_t)options->max_queue, sizeof *s->requests);
-    s->want_requests = calloc(n_want, sizeof *s->want_requests);
     s->batch_requests = calloc(n, sizeof *s->batch_requests);
-    s->draws = calloc(n_want, sizeof *s->draws);
     s->samples = calloc(n_want, sizeof *s->samples);
-    bool is_complete =
-        s->requests && s->want_requests && s->batch_requests && s->draws && s->samples;
+    bool is_complete = s->requests && s->batch_requests && s->samples;
+    for (int32_t i = 0; i < MAX_IN_FLIGHT; i++) {
+        struct step *step = &s->steps[i];
+        step->want_requests = calloc(n_want, sizeof *step->want_requests);
+        step->draws = calloc(n_want, sizeof *step->draws);
+        is_complete = is_complete && step->want_requests && step->draws;
+    }
     /* A mixed step holds a chunk and a token of every row. */
     enum status status =
         is_complete
@@ -72,17 +61,29 @@ enum status scheduler_new(struct scheduler **out, struct executor executor, stru
     return OK;
 }
 
+/* Waits for the oldest step in flight, which is not in flight then. */
+static enum status take_samples(struct scheduler *s, struct error *error)
+{
+    s->oldest = (s->oldest + 1) % MAX_IN_FLIGHT;
+    s->n_in_flight--;
+    return s->executor.take(s->executor.context, s->samples, error);
+}
+
 void scheduler_free(struct scheduler *s)
 {
     if (!s)
         return;
+    while (s->n_in_flight > 0)
+        take_samples(s, NULL);
     for (int32_t i = 0; i < s->n_requests; i++)
         request_free(s->requests[i]);
     batch_done(&s->batch);
+    for (int32_t i = 0; i < MAX_IN_FLIGHT; i++) {
+        free(s->steps[i].want_requests);
+        free(s->steps[i].draws);
+    }
     free(s->requests);
-    free(s->want_requests);
     free(s->batch_requests);
-    free(s->draws);
     free(s->samples);
     free(s);
 }
@@ -144,8 +145,8 @@ void scheduler_trace(struct scheduler *s, struct trace *trace)
 }
 
 /* One stage of a request's life, when it is over. */
-static void trace_stage(struct scheduler *s, const struct request *r, const char *name,
-                        double begin, int32_t n_tokens)
+void scheduler_trace_stage(struct scheduler *s, const struct request *r, const char *name,
+                           double begin, int32_t n_tokens)
 {
     if (s->trace && begin > 0.0)
         trace_record(s->trace, &(struct trace_event){.kind = TRACE_REQUEST,
@@ -157,18 +158,18 @@ static void trace_stage(struct scheduler *s, const struct request *r, const char
                                                      .values = {n_tokens}});
 }
 
-static void trace_step(struct scheduler *s, double begin)
+static void trace_step(struct scheduler *s, const struct step *step, double begin)
 {
-    bool has_decodes = s->batch.n_tokens > s->n_prefill;
-    const char *name = !s->n_prefill ? "decode" : has_decodes ? "mixed" : "prefill";
+    bool has_decodes = step->n_tokens > step->n_prefill;
+    const char *name = !step->n_prefill ? "decode" : has_decodes ? "mixed" : "prefill";
     trace_record(s->trace,
                  &(struct trace_event){.kind = TRACE_STEP,
-                                       .phase = s->n_prefill ? TRACE_PREFILL : TRACE_DECODE,
+                                       .phase = step->n_prefill ? TRACE_PREFILL : TRACE_DECODE,
                                        .name = name,
                                        .begin = begin,
                                        .end = system_seconds(),
                                        .id = s->figures.steps,
-                                       .values = {s->batch.n_tokens, s->batch.n_sequences}});
+                                       .values = {step->n_tokens, step->n_sequences}});
 }
 
 static void emit(struct scheduler *s, const struct request *r, const struct sample *sample,
@@ -184,7 +185,7 @@ static void emit(struct scheduler *s, const struct request *r, const struct samp
                                 .n_cached = r->n_cached,
                                 .n_output = request_n_output(r)};
     if (finish != FINISH_NONE) {
-        trace_stage(s, r, "decode", r->first_token, event.n_output);
+        scheduler_trace_stage(s, r, "decode", r->first_token, event.n_output);
         double now = system_seconds();
         event.queue_seconds = since(r->submitted, r->admitted > 0.0 ? r->admitted : now);
         event.prefill_seconds = since(r->admitted, r->first_token > 0.0 ? r->first_token : now);
@@ -201,16 +202,49 @@ static void tell_prompt_token(struct scheduler *s, struct request *r, const stru
     r->n_told++;
 }
 
-/* Takes the request's row away; what was committed stays in the tree. */
-static void leave_row(struct scheduler *s, struct request *r)
+/* Hands the row's whole pages to the tree, as far as their tokens are known. */
+static void share_row(struct scheduler *s, const struct request *r)
 {
-    if (r->row < 0)
-        return;
-    kv_cache_leave_row(s->cache, r->row, r->tokens);
+    int32_t length = s->cache->length[r->row];
+    kv_cache_commit(s->cache, r->row, r->tokens, length < r->n_tokens ? length : r->n_tokens);
+}
+
+static void lose_row(struct scheduler *s, struct request *r)
+{
     r->row = -1;
     s->figures.n_running--;
     s->figures.n_waiting++;
     r->state = REQUEST_WAITING;
+}
+
+/* Takes the request's row away; what was committed stays in the tree. The state is that behind the
+ * last token that was fed: one that is known, as rows leave only between the taking of one step's
+ * samples and the making of the next. */
+void scheduler_leave_row(struct scheduler *s, struct request *r)
+{
+    if (r->row < 0)
+        return;
+    assert(s->cache->length[r->row] <= r->n_tokens);
+    kv_cache_leave_row(s->cache, r->row, r->tokens);
+    lose_row(s, r);
+}
+
+/* The same for a row whose state is no good. */
+static void drop_row(struct scheduler *s, struct request *r)
+{
+    if (r->row < 0)
+        return;
+    kv_cache_close_row(s->cache, r->row);
+    lose_row(s, r);
+}
+
+/* What steps in flight draw for the request is nobody's. */
+static void forget_draws(struct scheduler *s, const struct request *r)
+{
+    for (int32_t i = 0; i < MAX_IN_FLIGHT; i++)
+        for (int32_t k = 0; k < s->steps[i].n_want; k++)
+            if (s->steps[i].want_requests[k] == r)
+                s->steps[i].want_requests[k] = NULL;
 }
 
 static void remove_request(struct scheduler *s, struct request *r)
@@ -218,7 +252,8 @@ static void remove_request(struct scheduler *s, struct request *r)
     int32_t i = 0;
     while (s->requests[i] != r)
         i++;
-    leave_row(s, r);
+    scheduler_leave_row(s, r);
+    forget_draws(s, r);
     s->figures.n_waiting--;
     memmove(&s->requests[i], &s->requests[i + 1],
             (size_t)(s->n_requests - i - 1) * sizeof *s->requests);
@@ -247,7 +282,7 @@ void scheduler_cancel_all(struct scheduler *s)
 
 bool scheduler_has_work(const struct scheduler *s)
 {
-    return s->n_requests > 0;
+    return s->n_requests > 0 || s->n_in_flight > 0;
 }
 
 struct scheduler_figures scheduler_figures(const struct scheduler *s)
@@ -255,208 +290,7 @@ struct scheduler_figures scheduler_figures(const struct scheduler *s)
     return s->figures;
 }
 
-/* --- making a step ---------------------------------------------------------------------------- */
-
-/* Back into the queue, at its place by arrival; it will compute again what the tree does not keep.
- */
-static void preempt(struct scheduler *s, struct request *r)
-{
-    leave_row(s, r);
-    s->figures.preemptions++;
-}
-
-static bool is_in_batch(const struct scheduler *s, const struct request *r)
-{
-    for (int32_t i = 0; i < s->batch.n_sequences; i++)
-        if (s->batch_requests[i] == r)
-            return true;
-    return false;
-}
-
-/* The youngest request with a row that came after `r`, or `r` itself. A younger one that is in the
- * batch already (a decoding row beside a prompt) cannot be taken out: NULL if there are only such.
- */
-static struct request *choose_victim(const struct scheduler *s, struct request *r)
-{
-    bool has_younger = false;
-    for (int32_t i = s->n_requests; i-- > 0;) {
-        if (s->requests[i] == r)
-            break;
-        if (s->requests[i]->row >= 0 && !is_in_batch(s, s->requests[i]))
-            return s->requests[i];
-        has_younger |= s->requests[i]->row >= 0;
-    }
-    return has_younger ? NULL : r;
-}
-
-/* The i-th wanted row is the one before token `place` of the request. */
-static void add_draw(struct scheduler *s, struct request *r, int32_t i, int32_t place)
-{
-    int32_t n_output = request_n_output(r);
-    bool is_too_early = n_output < r->min_tokens;
-    s->want_requests[i] = r;
-    if (place < r->n_tokens) {
-        s->draws[i] = (struct draw){
-            .params = &r->params, .position = place, .is_given = true, .given = r->tokens[place]};
-        return;
-    }
-    s->draws[i] = (struct draw){.params = &r->params,
-                                .history = r->has_history ? &r->history : NULL,
-                                .position = n_output,
-                                .banned = r->stop_tokens,
-                                .n_banned = is_too_early ? r->n_stop_tokens : 0};
-}
-
-/* Adds n tokens of a row to the batch. When pages run out, younger rows give theirs, at last the
- * request itself. False if it is not in the batch; its turn comes when the younger rows of this
- * step have ended or run out of pages themselves. */
-static bool add_to_batch(struct scheduler *s, struct request *r, int32_t n, enum batch_want want)
-{
-    int32_t from = s->cache->length[r->row];
-    while (batch_add(&s->batch, s->cache, r->row, r->tokens + from, n, want, NULL) != OK) {
-        struct request *victim = choose_victim(s, r);
-        if (victim)
-            preempt(s, victim);
-        if (!victim || victim == r)
-            return false;
-    }
-    s->batch_requests[s->batch.n_sequences - 1] = r;
-    int32_t n_want = want == WANT_ALL ? n : want == WANT_LAST ? 1 : 0;
-    for (int32_t i = n - n_want; i < n; i++)
-        add_draw(s, r, s->batch.n_want - n + i, from + i + 1);
-    return true;
-}
-
-static void add_decodes(struct scheduler *s)
-{
-    for (int32_t i = 0; i < s->n_requests; i++)
-        if (s->requests[i]->state == REQUEST_DECODE)
-            add_to_batch(s, s->requests[i], 1, WANT_LAST);
-}
-
-/* Prompt tokens that this step may still take: bounded in number and, by what they have cost so
- * far, in time. */
-static int32_t prefill_room(const struct scheduler *s)
-{
-    int32_t room = s->options.max_prefill_length, by_time = FIRST_CHUNK;
-    if (s->seconds_per_token > 0.0) {
-        double n = s->options.max_step_seconds / s->seconds_per_token;
-        by_time = n < MIN_CHUNK ? MIN_CHUNK : n > room ? room : (int32_t)n;
-    }
-    return (by_time < room ? by_time : room) - s->n_prefill;
-}
-
-static void add_chunk(struct scheduler *s, struct request *r)
-{
-    int32_t left = r->n_tokens - s->cache->length[r->row], room = prefill_room(s);
-    int32_t n = left < room ? left : room, most = s->options.max_scored - s->n_scored + 1;
-    enum batch_want want = n == left ? WANT_LAST : WANT_NONE;
-    if (request_is_scored(r)) {
-        n = n < most ? n : most;
-        want = WANT_ALL;
-    }
-    if (n <= 0 || !add_to_batch(s, r, n, want))
-        return;
-    s->n_prefill += n;
-    s->n_scored += want == WANT_ALL ? n - 1 : 0;
-}
-
-/* True if the pages of the rest of the request's tokens can be had, with one more for each row that
- * runs, so that admission does not at once lead to preemption. */
-static bool has_room(const struct scheduler *s, const struct request *r)
-{
-    int32_t left = r->n_tokens - s->cache->length[r->row];
-    int32_t need = left / s->cache->page_size + 1 + s->figures.n_running;
-    for (int32_t g = 0; g < s->cache->n_groups; g++) {
-        struct kv_counts counts = kv_cache_counts(s->cache, g);
-        int32_t window = s->cache->groups[g].window;
-        int32_t limit = window ? kv_pages_needed(window, r->n_tokens, s->options.max_prefill_length,
-                                                 s->cache->page_size) +
-                                     s->figures.n_running
-                               : need;
-        if (counts.n_free + counts.n_evictable < (need < limit ? need : limit))
-            return false;
-    }
-    return true;
-}
-
-enum admission { ADMITTED, NO_ROOM, WAITS_FOR_PREFIX };
-
-/* Gives a waiting request a row that starts with what the cache has of its tokens. */
-static enum admission admit(struct scheduler *s, struct request *r)
-{
-    struct kv_prompt prompt = {.key = r->cache_key,
-                               .tokens = r->tokens,
-                               .n_tokens = r->n_tokens,
-                               .max_cached = request_max_cached(r),
-                               .marks = r->marks,
-                               .n_marks = r->n_marks};
-    struct kv_match match = kv_cache_match(s->cache, &prompt);
-    if (match.pending_length > match.length)
-        return WAITS_FOR_PREFIX; /* another row is computing it */
-    r->row = kv_cache_open_prompt(s->cache, &prompt);
-    if (r->row < 0)
-        return NO_ROOM;
-    /* Alone, a request always fits: the plan made room for a whole context. */
-    if (s->figures.n_running > 0 && !has_room(s, r)) {
-        kv_cache_close_row(s->cache, r->row);
-        r->row = -1;
-        return NO_ROOM;
-    }
-    int32_t n_cached = s->cache->length[r->row];
-    r->state = REQUEST_PREFILL;
-    if (r->admitted == 0.0) {
-        r->admitted = system_seconds();
-        trace_stage(s, r, "queue", r->submitted, r->n_prompt);
-        r->n_cached = n_cached;
-    }
-    s->figures.cached_tokens += (uint64_t)n_cached;
-    s->figures.kv_hit_tokens += (uint64_t)s->cache->rows[r->row].n_kv_hit;
-    s->figures.snapshot_hit_tokens += kv_cache_has_states(s->cache) ? (uint64_t)n_cached : 0;
-    s->figures.n_running++;
-    s->figures.n_waiting--;
-    return ADMITTED;
-}
-
-/* Goes on with prompts that have a row, then admits others, oldest first. */
-static void add_prefills(struct scheduler *s)
-{
-    double now = system_seconds();
-    for (int32_t i = 0; i < s->n_requests && prefill_room(s) > 0; i++)
-        if (s->requests[i]->state == REQUEST_PREFILL)
-            add_chunk(s, s->requests[i]);
-    for (int32_t i = 0; i < s->n_requests && prefill_room(s) > 0; i++) {
-        struct request *r = s->requests[i];
-        if (r->state != REQUEST_WAITING || s->batch.n_sequences == s->batch.max_sequences)
-            continue;
-        switch (admit(s, r)) {
-        case ADMITTED:
-            add_chunk(s, r);
-            break;
-        case NO_ROOM:
-            if (now - r->submitted > age_limit)
-                return;
-            break;
-        case WAITS_FOR_PREFIX:
-            break;
-        }
-    }
-}
-
-static void make_batch(struct scheduler *s)
-{
-    batch_clear(&s->batch);
-    s->n_prefill = s->n_scored = 0;
-    if (s->options.policy == POLICY_MIXED)
-        add_decodes(s);
-    add_prefills(s);
-    if (s->options.policy == POLICY_PREFILL_FIRST && s->batch.n_tokens == 0)
-        add_decodes(s);
-    if (s->batch.n_tokens > 0)
-        batch_finish(&s->batch, s->cache);
-}
-
-/* --- after the step --------------------------------------------------------------------------- */
+/* --- what comes of a step --------------------------------------------------------------------- */
 
 /* What came of one wanted row of a prompt that is scored. */
 static void take_score(struct scheduler *s, struct request *r, const struct draw *draw,
@@ -470,9 +304,11 @@ static void take_score(struct scheduler *s, struct request *r, const struct draw
 
 static void take_token(struct scheduler *s, struct request *r, const struct sample *sample)
 {
+    r->n_awaited--;
     if (sample->token < 0) {
         emit(s, r, NULL, false, FINISH_ERROR,
              "the model produced no finite logit; its weights are damaged or overflow");
+        drop_row(s, r);
         remove_request(s, r);
         return;
     }
@@ -480,65 +316,142 @@ static void take_token(struct scheduler *s, struct request *r, const struct samp
     enum finish_reason finish = request_add_token(r, sample->token, &is_silent);
     if (r->first_token == 0.0) {
         r->first_token = system_seconds();
-        trace_stage(s, r, "prefill", r->admitted, r->n_prompt);
+        scheduler_trace_stage(s, r, "prefill", r->admitted, r->n_prompt);
     }
-    r->state = REQUEST_DECODE;
+    if (r->row >= 0)
+        share_row(s, r); /* a step in flight may have been fed with the token */
     emit(s, r, sample, r->has_stop || is_silent, finish, NULL);
     if (finish != FINISH_NONE)
         remove_request(s, r);
 }
 
 /* What this step's tokens cost tells how many the next may have. Scored ones cost more. */
-static void learn_speed(struct scheduler *s, double seconds)
+static void learn_speed(struct scheduler *s, const struct step *step, double seconds)
 {
-    if (s->n_prefill < MIN_CHUNK || s->n_scored > 0)
+    if (step->n_prefill < MIN_CHUNK || step->n_scored > 0)
         return;
-    double each = seconds / s->batch.n_tokens;
+    double each = seconds / step->n_tokens;
     s->seconds_per_token = s->seconds_per_token == 0.0 ? each : (s->seconds_per_token + each) / 2.0;
 }
 
-static void fail_batch(struct scheduler *s, const char *message)
+/* Rows whose requests are gone are not counted. */
+static void count_step(struct scheduler *s, const struct step *step)
 {
-    int32_t n = s->batch.n_sequences;
-    for (int32_t i = 0; i < n; i++) {
-        emit(s, s->batch_requests[i], NULL, false, FINISH_ERROR, message);
-        remove_request(s, s->batch_requests[i]);
+    s->figures.steps++;
+    s->figures.last_batch_size = step->n_sequences;
+    s->figures.prefill_tokens += (uint64_t)step->n_prefill;
+    for (int32_t i = 0; i < step->n_tokens - step->n_prefill; i++)
+        s->figures.decode_tokens += step->want_requests[i] != NULL;
+}
+
+/* --- the queue of steps ----------------------------------------------------------------------- */
+
+/* Queues the next step, if there is one. */
+static enum status begin_step(struct scheduler *s, struct error *error)
+{
+    struct step *step = scheduler_step_at(s, s->n_in_flight);
+    scheduler_make_batch(s);
+    if (step->n_tokens == 0)
+        return OK;
+    step->begin = system_seconds();
+    enum status status = s->executor.queue(s->executor.context, &s->batch, step->draws, error);
+    if (status != OK)
+        return status;
+    s->n_in_flight++;
+    for (int32_t i = 0; i < step->n_sequences; i++)
+        share_row(s, s->batch_requests[i]);
+    return OK;
+}
+
+/* Waits for the oldest step in flight and takes what came of it. */
+static enum status end_step(struct scheduler *s, struct error *error)
+{
+    struct step *step = scheduler_step_at(s, 0);
+    enum status status = take_samples(s, error);
+    if (status != OK)
+        return status;
+    /* It ran when it was queued and the one before it had ended. */
+    double begin = step->begin > s->last_end ? step->begin : s->last_end;
+    s->last_end = system_seconds();
+    learn_speed(s, step, s->last_end - begin);
+    count_step(s, step);
+    for (int32_t i = 0; i < step->n_want; i++) {
+        if (step->want_requests[i] && request_is_scored(step->want_requests[i]))
+            take_score(s, step->want_requests[i], &step->draws[i], &s->samples[i]);
+        if (step->want_requests[i] && !step->draws[i].is_given)
+            take_token(s, step->want_requests[i], &s->samples[i]);
     }
+    if (s->trace)
+        trace_step(s, step, begin);
+    return OK;
+}
+
+/* The device has failed, and what it has computed since nobody knows. */
+static void fail_all(struct scheduler *s, const char *message)
+{
+    while (s->n_in_flight > 0)
+        take_samples(s, NULL);
+    for (int32_t i = 0; i < s->n_requests;) {
+        struct request *r = s->requests[i];
+        if (r->row < 0 && r->n_awaited == 0) {
+            i++;
+            continue;
+        }
+        emit(s, r, NULL, false, FINISH_ERROR, message);
+        drop_row(s, r);
+        remove_request(s, r);
+    }
+    kv_cache_flush(s->cache);
+}
+
+/* Whether a step may be queued behind the one in flight. */
+static bool has_queue(const struct scheduler *s)
+{
+    return s->executor.has_queue && !s->trace;
+}
+
+/* Whether the next step can be made before the samples of the one in flight are known. */
+static bool can_run_ahead(struct scheduler *s)
+{
+    const struct step *step = scheduler_step_at(s, 0);
+    for (int32_t i = 0; i < step->n_want; i++) {
+        const struct request *r = step->want_requests[i];
+        if (r && r->has_history)
+            return false;
+    }
+    return has_queue(s);
 }
 
 enum status scheduler_step(struct scheduler *s, struct error *error)
 {
-    make_batch(s);
-    if (s->batch.n_tokens == 0)
-        return OK;
-    double start = system_seconds();
     struct error inner = {0};
-    enum status status =
-        s->executor.run(s->executor.context, &s->batch, s->draws, s->samples, &inner);
+    enum status status = OK;
+    if (s->n_in_flight > 0 && !can_run_ahead(s))
+        status = end_step(s, &inner);
+    int32_t n_before = s->n_in_flight;
+    if (status == OK)
+        status = begin_step(s, &inner);
+    int32_t n_left = has_queue(s) ? s->n_in_flight - n_before : 0;
+    while (status == OK && s->n_in_flight > n_left)
+        status = end_step(s, &inner);
     if (status != OK) {
-        fail_batch(s, inner.message);
+        fail_all(s, inner.message);
         return error_set(error, status, "%s", inner.message);
     }
-    learn_speed(s, system_seconds() - start);
-    s->figures.steps++;
-    s->figures.last_batch_size = s->batch.n_sequences;
-    s->figures.prefill_tokens += (uint64_t)s->n_prefill;
-    s->figures.decode_tokens += (uint64_t)(s->batch.n_tokens - s->n_prefill);
-    /* The tree first, so that a prefix is there before its answer ends. */
-    for (int32_t i = 0; i < s->batch.n_sequences; i++) {
-        struct request *r = s->batch_requests[i];
-        kv_cache_commit(s->cache, r->row, r->tokens, s->cache->length[r->row]);
-    }
-    for (int32_t i = 0; i < s->batch.n_want; i++) {
-        if (request_is_scored(s->want_requests[i]))
-            take_score(s, s->want_requests[i], &s->draws[i], &s->samples[i]);
-        if (!s->draws[i].is_given)
-            take_token(s, s->want_requests[i], &s->samples[i]);
-    }
-    if (s->trace)
-        trace_step(s, start);
     assert(scheduler_check(s)); /* debug and sanitizer builds */
     return OK;
+}
+
+/* Draws of the request in steps in flight. */
+static int32_t count_draws(const struct scheduler *s, const struct request *r)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_in_flight; i++) {
+        const struct step *step = &s->steps[(s->oldest + i) % MAX_IN_FLIGHT];
+        for (int32_t k = 0; k < step->n_want; k++)
+            n += step->want_requests[k] == r && !step->draws[k].is_given;
+    }
+    return n;
 }
 
 bool scheduler_check(const struct scheduler *s)
@@ -546,14 +459,15 @@ bool scheduler_check(const struct scheduler *s)
     int32_t n_running = 0;
     for (int32_t i = 0; i < s->n_requests; i++) {
         const struct request *r = s->requests[i];
-        if ((r->row >= 0) != (r->state != REQUEST_WAITING))
+        if ((r->row >= 0) != (r->state != REQUEST_WAITING) || r->n_awaited != count_draws(s, r))
             return false;
         if (r->row < 0)
             continue;
         n_running++;
         int32_t length = s->cache->length[r->row];
         if (length < 0 || length >= r->n_tokens + 1 ||
-            (r->state == REQUEST_DECODE && length != r->n_tokens - 1))
+            (r->state == REQUEST_DECODE && length != r->n_tokens - 1 + r->n_awaited) ||
+            (r->state == REQUEST_PREFILL && r->n_awaited > 0))
             return false;
         for (int32_t k = 0; k < i; k++)
             if (s->requests[k]->row == r->row)

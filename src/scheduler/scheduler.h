@@ -72,17 +72,21 @@ void scheduler_free(struct scheduler *scheduler);
 enum status scheduler_submit(struct scheduler *scheduler, const struct request_options *options,
                              struct error *error);
 
-/* Ends a request before the next step; one that is not there is no error. Its end is emitted. */
+/* Ends a request before the next step; one that is not there is no error. Its end is emitted, and
+ * what a step in flight draws for it is dropped. */
 void scheduler_cancel(struct scheduler *scheduler, uint64_t uid);
 void scheduler_cancel_all(struct scheduler *scheduler);
 
+/* Whether there is a request, or a step whose samples were not taken yet. */
 bool scheduler_has_work(const struct scheduler *scheduler);
 
-/* Runs one step and emits its tokens. A failure of the executor ends every request of the step with
- * FINISH_ERROR and is returned. */
+/* Queues the next step, if there is something to do, and emits the tokens of the one before; where
+ * the executor has no queue, those of the step itself. A failure of the executor ends every request
+ * that has a row or a token in flight with FINISH_ERROR, empties the cache and is returned. */
 enum status scheduler_step(struct scheduler *scheduler, struct error *error);
 
-/* Records steps, stages of requests and the executor's ops from now on; NULL ends it. */
+/* Records steps, stages of requests and the executor's ops from now on; NULL ends it. Meanwhile no
+ * step is queued behind another, as each is measured by itself. */
 void scheduler_trace(struct scheduler *scheduler, struct trace *trace);
 
 struct scheduler_figures scheduler_figures(const struct scheduler *scheduler);

@@ -35,10 +35,22 @@ enum { MAX_STREAMS = 256, CONTEXT = 16384, PAGE = 16, VOCAB = 49152 };
 
 struct pacer {
     double interval, next;
+    int64_t positions[MAX_STREAMS]; /* of the step's draws */
+    int32_t n_want;
 };
 
-static enum status keep_time(void *context, const struct batch *batch, const struct draw *draws,
-                             struct sample *out, struct error *error)
+static enum status keep_draws(void *context, const struct batch *batch, const struct draw *draws,
+                              struct error *error)
+{
+    struct pacer *p = context;
+    (void)error;
+    p->n_want = batch->n_want;
+    for (int32_t i = 0; i < batch->n_want; i++)
+        p->positions[i] = draws[i].position;
+    return OK;
+}
+
+static enum status keep_time(void *context, struct sample *out, struct error *error)
 {
     struct pacer *p = context;
     (void)error;
@@ -52,8 +64,8 @@ static enum status keep_time(void *context, const struct batch *batch, const str
             nanosleep(&wait, NULL);
         }
     }
-    for (int32_t i = 0; i < batch->n_want; i++)
-        out[i] = (struct sample){.token = 400 + (int32_t)(draws[i].position * 7 % 20000)};
+    for (int32_t i = 0; i < p->n_want; i++)
+        out[i] = (struct sample){.token = 400 + (int32_t)(p->positions[i] * 7 % 20000)};
     return OK;
 }
 
@@ -70,17 +82,18 @@ static int run_scheduler(const char *folder, double rate)
                                  .n_pages = {MAX_STREAMS * CONTEXT / PAGE}};
     if (kv_cache_init(&cache, &spec, &error) != OK)
         return 1;
-    struct scheduler_process process = {.folder = folder,
-                                        .life_fd = CHILD_LIFE_FD,
-                                        .executor = {.context = &pacer, .run = keep_time},
-                                        .cache = &cache,
-                                        .options = {.policy = POLICY_MIXED,
-                                                    .max_running = MAX_STREAMS,
-                                                    .max_queue = MAX_STREAMS,
-                                                    .max_prefill_length = 8192,
-                                                    .max_step_seconds = 1.0,
-                                                    .context_length = CONTEXT,
-                                                    .vocab_size = VOCAB}};
+    struct scheduler_process process = {
+        .folder = folder,
+        .life_fd = CHILD_LIFE_FD,
+        .executor = {.context = &pacer, .queue = keep_draws, .take = keep_time},
+        .cache = &cache,
+        .options = {.policy = POLICY_MIXED,
+                    .max_running = MAX_STREAMS,
+                    .max_queue = MAX_STREAMS,
+                    .max_prefill_length = 8192,
+                    .max_step_seconds = 1.0,
+                    .context_length = CONTEXT,
+                    .vocab_size = VOCAB}};
     if (scheduler_process_run(&process, &error) != OK)
         fprintf(stderr, "%s\n", error.message);
     kv_cache_done(&cache);

@@ -1,5 +1,6 @@
 """A GPU from the command line to the server, against the CPU. CSGL_TEST_GPU names the device, as --device does."""
 
+import concurrent.futures
 import json
 import math
 import os
@@ -61,6 +62,51 @@ def test_a_server_answers(binary, weights):
         assert replies[0].json["usage"]["completion_tokens"] == 8
     finally:
         assert server.stop() == 0
+
+
+def answers(binary, weights, device, requests):
+    """What a server makes of requests that run side by side, and its count of generated tokens."""
+    server = Server(binary, None, *map(str, weights), "--device", device, "--activations", "float",
+                    "--kv-cache-dtype", "f32", "--max-running-requests", "3")
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+            replies = list(pool.map(lambda fields: server.complete(**fields), requests))
+        assert [reply.status for reply in replies] == [200] * len(replies), [reply.body for reply in replies]
+        return [reply.json for reply in replies], server.metric("csgl_decode_tokens_total")
+    finally:
+        assert server.stop() == 0
+
+
+def is_near_tie(logprobs, place):
+    best, second = sorted(logprobs["top_logprobs"][place].values(), reverse=True)[:2]
+    return best - second < 4e-3
+
+
+def test_answers_side_by_side_are_the_cpus(binary, weights):
+    # What ends early, what draws with penalties, and what does neither: with rows of all kinds in its steps a GPU
+    # draws the same tokens, and counts those of the answers alone.
+    prompts = ["the sea is", "a request on its way", "a request on its way home", "one", "so many words", "and more"]
+    requests = [{"prompt": prompt, "max_tokens": 20, "logprobs": 2} for prompt in prompts]
+    [first, *_], _ = answers(binary, weights, "cpu", requests[:1])
+    requests += [{"prompt": prompts[0], "max_tokens": 20, "logprobs": 2, "stop": first["choices"][0]["text"][9:11]},
+                 {"prompt": prompts[1], "max_tokens": 1, "logprobs": 2},
+                 {"prompt": prompts[2], "max_tokens": 20, "logprobs": 2, "presence_penalty": 1.5},
+                 {"prompt": prompts[3], "max_tokens": 20, "logprobs": 2, "temperature": 1, "seed": 7},
+                 {"prompt": prompts[4], "max_tokens": 4, "logprobs": 2, "echo": True}]
+    expected, _ = answers(binary, weights, "cpu", requests)
+    got, n_decoded = answers(binary, weights, DEVICE, requests)
+    n_same = 0
+    for ours, theirs in zip(got, expected, strict=True):
+        (ours, n_ours), (theirs, n_theirs) = [(a["choices"][0], a["usage"]["completion_tokens"]) for a in (ours, theirs)]
+        pairs = zip(ours["logprobs"]["tokens"], theirs["logprobs"]["tokens"])
+        different = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+        if different is None:
+            assert (ours["text"], ours["finish_reason"], n_ours) == (theirs["text"], theirs["finish_reason"], n_theirs)
+            n_same += 1
+        else:
+            assert is_near_tie(theirs["logprobs"], different), (ours, theirs)
+    assert n_same >= len(requests) - 2
+    assert n_decoded == sum(answer["usage"]["completion_tokens"] - 1 for answer in got)
 
 
 def test_batches_are_measured(csgl, weights):

@@ -1,5 +1,7 @@
 /* Models with recurrent layers behind the scheduler: whatever was cached, evicted, preempted or
- * cancelled, the logits are those of a fresh run. */
+ * cancelled, the logits are those of a fresh run on the CPU. CSGL_TEST_GPU names the device that
+ * serves, as --device does. */
+#include "device/device_open.h"
 #include "models/model_case.h"
 #include "scheduler/scheduler.h"
 
@@ -49,8 +51,8 @@ struct world {
     double worst;
 };
 
-static void open_side(struct side *side, const struct model_case *c, int32_t max_want,
-                      int32_t n_pages, int32_t n_states)
+static void open_side(struct side *side, const char *device, const struct model_case *c,
+                      int32_t max_want, int32_t n_pages, int32_t n_states)
 {
     struct error error = {0};
     struct cpu_options cpu = {
@@ -64,7 +66,8 @@ static void open_side(struct side *side, const struct model_case *c, int32_t max
                                      .memory_ratio = 0.9,
                                      .n_pages = n_pages,
                                      .n_states = n_states};
-    assert_int_equal(cpu_device_open(&side->device, &cpu, &error), OK);
+    if (device_open(&side->device, device, &cpu, &error) != OK)
+        fail_msg("%s", error.message);
     if (engine_open(&side->engine, c->checkpoint, side->device, comm_self(), &request, NULL, NULL,
                     &error) != OK)
         fail_msg("%s: %s", c->name, error.message);
@@ -131,8 +134,8 @@ static struct world *new_world(const struct model_case *c, int32_t n_pages, int3
     struct world *w = calloc(1, sizeof *w);
     assert_non_null(w);
     w->model = c;
-    open_side(&w->served, c, MAX_RUNNING, n_pages, n_states);
-    open_side(&w->fresh, c, CONTEXT, 0, 0);
+    open_side(&w->served, getenv("CSGL_TEST_GPU"), c, MAX_RUNNING, n_pages, n_states);
+    open_side(&w->fresh, "cpu", c, CONTEXT, 0, 0);
     struct scheduler_options options = {.policy = POLICY_MIXED,
                                         .max_running = MAX_RUNNING,
                                         .max_queue = MAX_LIVE,

@@ -415,7 +415,7 @@ static void gates_of_all_devices_equal_the_twin(void **test)
     on_all_devices(check_gates);
 }
 
-/* --- embed, gather ---------------------------------------------------------------------------- */
+/* --- embed, gather, fill_ids ------------------------------------------------------------------ */
 
 static void check_lookups(struct device *twin, struct device *device, uint64_t *state)
 {
@@ -458,6 +458,77 @@ static void embed_and_gather_copy_the_rows_asked_for(void **test)
     on_all_devices(check_lookups);
 }
 
+/* Tokens of an earlier step, and of one that drew none. */
+static void check_fill_ids(struct device *twin, struct device *device, uint64_t *state)
+{
+    (void)twin;
+    enum { MOST = 300, DRAWN = 40 };
+    for (int n = 1; n <= MOST; n = n * 3 + 1) {
+        struct matrix *ids = new_matrix(device, DTYPE_I32, n, 1, 0);
+        struct matrix *from = new_matrix(device, DTYPE_I32, n, 1, 0);
+        struct matrix *drawn = new_matrix(device, DTYPE_I32, DRAWN, 1, 0);
+        int32_t expected[MOST];
+        for (int i = 0; i < DRAWN; i++)
+            ints_at(drawn, i)[0] = i % 7 == 3 ? -1 : random_below(state, 1000);
+        for (int i = 0; i < n; i++) {
+            int32_t k = ints_at(from, i)[0] = random_below(state, 2 * DRAWN) - DRAWN;
+            ints_at(ids, i)[0] = random_below(state, 1000);
+            expected[i] = k < 0 ? ints_at(ids, i)[0] : k % 7 == 3 ? 0 : ints_at(drawn, k)[0];
+        }
+        device_fill_ids(device, &(struct fill_ids_args){ids->tensor, from->tensor, drawn->tensor});
+        for (int i = 0; i < n; i++)
+            assert_int_equal(ints_at(ids, i)[0], expected[i]);
+        for (int i = n; i < n + 16; i++)
+            assert_int_equal(ints_at(ids, i)[0], 0); /* untouched */
+        struct matrix *all[] = {ids, from, drawn};
+        for (int i = 0; i < 3; i++)
+            free_matrix(device, all[i]);
+    }
+}
+
+static void fill_ids_takes_the_tokens_that_were_drawn(void **test)
+{
+    (void)test;
+    on_all_devices(check_fill_ids);
+}
+
+/* --- reads that are queued -------------------------------------------------------------------- */
+
+static void check_reads(struct device *twin, struct device *device, uint64_t *state)
+{
+    (void)twin;
+    (void)state;
+    enum { N = 100 };
+    const struct device_table *table = device->table;
+    int32_t values[4][N], got[2][N];
+    struct buffer buffer;
+    assert_int_equal(table->buffer_alloc(device, sizeof values[0], &buffer, NULL), OK);
+    for (int round = 0; round < 4; round += 2) {
+        for (int i = 0; i < 2; i++) {
+            for (int k = 0; k < N; k++)
+                values[round + i][k] = 1000 * (round + i) + k;
+            assert_int_equal(
+                table->buffer_write(device, &buffer, 0, values[round + i], sizeof values[0], NULL),
+                OK);
+            assert_int_equal(
+                table->read_queue(device, &buffer, 4, got[i], sizeof got[0] - 4, i, NULL), OK);
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(table->read_wait(device, i, NULL), OK);
+            assert_memory_equal(got[i], values[round + i] + 1, sizeof got[0] - 4);
+        }
+        assert_int_equal(table->read_queue(device, &buffer, 0, got[0], 0, 0, NULL), OK);
+        assert_int_equal(table->read_wait(device, 0, NULL), OK);
+    }
+    table->buffer_free(device, &buffer);
+}
+
+static void a_queued_read_gives_what_the_buffer_held_then(void **test)
+{
+    (void)test;
+    on_all_devices(check_reads);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -472,6 +543,8 @@ int main(void)
         cmocka_unit_test(silu_mul_survives_huge_and_broken_values),
         cmocka_unit_test(gates_of_all_devices_equal_the_twin),
         cmocka_unit_test(embed_and_gather_copy_the_rows_asked_for),
+        cmocka_unit_test(fill_ids_takes_the_tokens_that_were_drawn),
+        cmocka_unit_test(a_queued_read_gives_what_the_buffer_held_then),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

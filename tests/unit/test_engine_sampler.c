@@ -50,7 +50,8 @@ static struct sample bench_draw(struct bench *b, const struct draw *draw, const 
     struct sample sample;
     b->device->table->buffer_write(b->device, &b->logits, 0, logits, VOCAB * sizeof(float), NULL);
     assert_int_equal(sampler_prepare(&b->sampler, draw, 1, NULL), OK);
-    assert_int_equal(sampler_draw(&b->sampler, b->device, &b->row, &sample, NULL), OK);
+    assert_int_equal(sampler_queue(&b->sampler, b->device, &b->row, NULL), OK);
+    assert_int_equal(sampler_take(&b->sampler, &sample, NULL), OK);
     return sample;
 }
 
@@ -332,7 +333,8 @@ static void rows_whose_edits_do_not_fit_together_are_drawn_as_alone(void **state
     struct tensor rows = {&memory, 0, DTYPE_F32, ROWS, VOCAB, VOCAB};
     assert_int_equal(sampler_prepare(&many, draws, ROWS, NULL), OK);
     assert_true(many.end < ROWS);
-    assert_int_equal(sampler_draw(&many, b.device, &rows, samples, NULL), OK);
+    assert_int_equal(sampler_queue(&many, b.device, &rows, NULL), OK);
+    assert_int_equal(sampler_take(&many, samples, NULL), OK);
     for (int i = 0; i < ROWS; i++) {
         struct sample alone = bench_draw(&b, &draws[i], logits[i]);
         assert_int_equal(samples[i].token, alone.token);

@@ -73,6 +73,21 @@ static enum status cpu_buffer_read(struct device *device, const struct buffer *f
     return OK;
 }
 
+static enum status cpu_read_queue(struct device *device, const struct buffer *from, size_t offset,
+                                  void *to, size_t bytes, int i, struct error *error)
+{
+    (void)i;
+    return cpu_buffer_read(device, from, offset, to, bytes, error);
+}
+
+static enum status cpu_read_wait(struct device *device, int i, struct error *error)
+{
+    (void)device;
+    (void)i;
+    (void)error;
+    return OK; /* read_queue has copied */
+}
+
 static void cpu_observe(struct device *device, const struct thread_observer *observer)
 {
     thread_pool_observe(cpu_device_of(device)->pool, observer);
@@ -118,6 +133,8 @@ static const struct device_table cpu_table = {
     .buffer_free = cpu_buffer_free,
     .buffer_write = cpu_buffer_write,
     .buffer_read = cpu_buffer_read,
+    .read_queue = cpu_read_queue,
+    .read_wait = cpu_read_wait,
     .memory_available = cpu_memory_available,
     .linear_load = cpu_linear_load,
     .linear_free = cpu_linear_free,

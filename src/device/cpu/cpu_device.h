@@ -53,6 +53,7 @@ void cpu_qk_norm_rope(struct device *device, const struct qk_norm_rope_args *arg
 void cpu_silu_mul(struct device *device, const struct silu_mul_args *args);
 void cpu_moe_route(struct device *device, const struct moe_route_args *args);
 void cpu_gather(struct device *device, const struct gather_args *args);
+void cpu_fill_ids(struct device *device, const struct fill_ids_args *args);
 void cpu_sigmoid_mul(struct device *device, const struct sigmoid_mul_args *args);
 void cpu_gated_norm(struct device *device, const struct gated_norm_args *args);
 enum status cpu_embedding_load(struct device *device, const struct weight *weight,

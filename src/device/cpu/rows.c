@@ -1,6 +1,6 @@
 /* The ops that work on each row for itself: embed, rms_norm, rope_angles, qk_norm_rope, silu_mul,
- * sigmoid_mul, gated_norm, moe_route, gather. Rows are shared out to the pool only where there is
- * more to do than a run of it costs; a single row stays on the calling thread. */
+ * sigmoid_mul, gated_norm, moe_route, gather, fill_ids. Rows are shared out to the pool only where
+ * there is more to do than a run of it costs; a single row stays on the calling thread. */
 #include "device/cpu/rows.h"
 
 #include "base/size.h"
@@ -343,4 +343,19 @@ void cpu_gather(struct device *device, const struct gather_args *args)
 {
     assert(args->rows.dtype == DTYPE_I32 && args->x.dtype == args->out.dtype);
     for_rows(device, gather_rows, args, args->out.rows, args->out.cols);
+}
+
+/* A few words: not worth a task. */
+void cpu_fill_ids(struct device *device, const struct fill_ids_args *args)
+{
+    (void)device;
+    assert(args->ids.rows == args->from.rows);
+    for (int32_t row = 0; row < args->ids.rows; row++) {
+        int32_t from = *(const int32_t *)tensor_at(&args->from, row);
+        assert(from < args->drawn.rows);
+        if (from < 0)
+            continue;
+        int32_t drawn = *(const int32_t *)tensor_at(&args->drawn, from);
+        *(int32_t *)tensor_at(&args->ids, row) = drawn > 0 ? drawn : 0;
+    }
 }

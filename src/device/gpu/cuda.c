@@ -65,6 +65,10 @@ static enum status open_device(struct gpu *gpu, struct error *error)
     CUDA_TRY(cuCtxSetCurrent, gpu->context);
     CUDA_TRY(cuStreamCreate, &gpu->stream, CUDA_STREAM_NON_BLOCKING);
     CUDA_TRY(cuMemAllocHost_v2, (void **)&gpu->staging, STAGING_BYTES);
+    for (int i = 0; i < CUDA_READS; i++) {
+        CUDA_TRY(cuMemAllocHost_v2, (void **)&gpu->reads[i].staged, GPU_MAX_READ);
+        CUDA_TRY(cuEventCreate, &gpu->reads[i].done, CUDA_EVENT_NO_TIME);
+    }
     return OK;
 }
 
@@ -83,6 +87,12 @@ static void cuda_close(struct gpu *gpu)
     free(gpu->modules);
     if (gpu->staging)
         gpu->cuda.cuMemFreeHost(gpu->staging);
+    for (int i = 0; i < CUDA_READS; i++) {
+        if (gpu->reads[i].staged)
+            gpu->cuda.cuMemFreeHost(gpu->reads[i].staged);
+        if (gpu->reads[i].done)
+            gpu->cuda.cuEventDestroy_v2(gpu->reads[i].done);
+    }
     if (gpu->stream)
         gpu->cuda.cuStreamDestroy_v2(gpu->stream);
     if (gpu->context)
@@ -182,15 +192,21 @@ static void *cuda_host(const struct gpu_memory *memory)
     return NULL;
 }
 
-/* `bytes` of the staging memory that no copy uses. */
+/* `bytes`, at most MAX_COPY, of the staging memory that no copy uses. What a step stages is free
+ * again when its tokens were waited for (cuda_read_wait), so that steps do not wait here. */
 static enum status stage(struct gpu *gpu, size_t bytes, unsigned char **out, struct error *error)
 {
-    if (gpu->staging_used + bytes > STAGING_BYTES) {
-        CUDA_TRY(cuStreamSynchronize, gpu->stream);
-        gpu->staging_used = 0;
+    size_t at = gpu->n_staged % STAGING_BYTES;
+    if (at + bytes > STAGING_BYTES) { /* the rest is too short: from the begin again */
+        gpu->n_staged += STAGING_BYTES - at;
+        at = 0;
     }
-    *out = gpu->staging + gpu->staging_used;
-    gpu->staging_used += bytes;
+    if (gpu->n_staged + bytes - gpu->n_unstaged > STAGING_BYTES) {
+        CUDA_TRY(cuStreamSynchronize, gpu->stream);
+        gpu->n_unstaged = gpu->n_staged;
+    }
+    *out = gpu->staging + at;
+    gpu->n_staged += bytes;
     return OK;
 }
 
@@ -228,10 +244,47 @@ static enum status cuda_read(struct gpu *gpu, const struct gpu_range *from, void
         CUDA_TRY(cuMemcpyDtoHAsync_v2, staged, from->memory->address + from->offset + done, n,
                  gpu->stream);
         CUDA_TRY(cuStreamSynchronize, gpu->stream);
-        gpu->staging_used = 0;
+        gpu->n_unstaged = gpu->n_staged;
         memcpy((unsigned char *)to + done, staged, n);
     }
     return status;
+}
+
+static enum status cuda_read_queue(struct gpu *gpu, const struct gpu_range *from, void *to,
+                                   size_t bytes, int i, struct error *error)
+{
+    struct cuda_read *read = &gpu->reads[i];
+    enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
+    assert(bytes <= GPU_MAX_READ);
+    cuda_flush(gpu);
+    if (status == OK && gpu->fault != CUDA_OK)
+        return cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
+    if (status != OK)
+        return status;
+    if (bytes > 0)
+        CUDA_TRY(cuMemcpyDtoHAsync_v2, read->staged, from->memory->address + from->offset, bytes,
+                 gpu->stream);
+    CUDA_TRY(cuEventRecordWithFlags, read->done, gpu->stream, 0);
+    read->to = to;
+    read->bytes = bytes;
+    read->n_staged = gpu->n_staged;
+    return OK;
+}
+
+static enum status cuda_read_wait(struct gpu *gpu, int i, struct error *error)
+{
+    const struct cuda_read *read = &gpu->reads[i];
+    if (gpu->fault == CUDA_OK) {
+        gpu->fault = gpu->cuda.cuEventSynchronize(read->done);
+        gpu->fault_call = "cuEventSynchronize";
+    }
+    if (gpu->fault != CUDA_OK)
+        return cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
+    if (read->bytes > 0)
+        memcpy(read->to, read->staged, read->bytes);
+    if (read->n_staged > gpu->n_unstaged)
+        gpu->n_unstaged = read->n_staged;
+    return OK;
 }
 
 static enum status cuda_kernel(struct gpu *gpu, const char *name, const struct gpu_kernel **out,
@@ -248,9 +301,9 @@ static enum status cuda_kernel(struct gpu *gpu, const char *name, const struct g
         if (gpu->cuda.cuModuleGetFunction(&function, gpu->modules[i], name) != CUDA_OK)
             function = NULL;
         else
-            is_early = gpu->capability >= EARLY_CAPABILITY &&
-                       gpu->cuda.cuModuleGetGlobal_v2(&address, &bytes, gpu->modules[i], waits) ==
-                           CUDA_OK;
+            is_early =
+                gpu->capability >= EARLY_CAPABILITY &&
+                gpu->cuda.cuModuleGetGlobal_v2(&address, &bytes, gpu->modules[i], waits) == CUDA_OK;
     }
     if (!function)
         return error_set(error, ERROR_UNSUPPORTED, "the program has no kernel %s", name);
@@ -278,7 +331,7 @@ static enum status cuda_wait(struct gpu *gpu, struct error *error)
     if (gpu->fault == CUDA_OK) {
         gpu->fault = gpu->cuda.cuStreamSynchronize(gpu->stream);
         gpu->fault_call = "cuStreamSynchronize";
-        gpu->staging_used = 0;
+        gpu->n_unstaged = gpu->n_staged;
     }
     return gpu->fault == CUDA_OK ? OK : cuda_fail(gpu, gpu->fault_call, gpu->fault, error);
 }
@@ -293,6 +346,8 @@ const struct gpu_driver gpu_driver_cuda = {
     .host = cuda_host,
     .write = cuda_write,
     .read = cuda_read,
+    .read_queue = cuda_read_queue,
+    .read_wait = cuda_read_wait,
     .kernel = cuda_kernel,
     .dispatch = cuda_dispatch,
     .barrier = cuda_barrier,

@@ -19,6 +19,7 @@ enum {
     CUDA_KERNEL_SHARED = 1, /* CU_FUNC_ATTRIBUTE_: what it names itself, what it may be given */
     CUDA_KERNEL_MAX_SHARED = 8,
     CUDA_STREAM_NON_BLOCKING = 1,
+    CUDA_EVENT_NO_TIME = 2,         /* CU_EVENT_DISABLE_TIMING */
     CUDA_CAPTURE_RELAXED = 2,       /* CU_STREAM_CAPTURE_MODE_RELAXED */
     CUDA_EVENT_RECORD_EXTERNAL = 1, /* an event of a graph that is read outside it */
     CUDA_LAUNCH_PROGRAMMATIC = 6    /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
@@ -76,6 +77,7 @@ struct cuda_launch {
     X(cuEventCreate, (cuda_handle *, unsigned))                                                    \
     X(cuEventDestroy_v2, (cuda_handle))                                                            \
     X(cuEventRecordWithFlags, (cuda_handle, cuda_handle, unsigned))                                \
+    X(cuEventSynchronize, (cuda_handle))                                                           \
     X(cuEventElapsedTime, (float *, cuda_handle, cuda_handle))                                     \
     X(cuLaunchKernelEx, (const struct cuda_launch *, cuda_handle, void **, void **))               \
     X(cuGetErrorName, (int, const char **))
@@ -127,6 +129,17 @@ struct cuda_queue {
     int n_events;
 };
 
+/* A copy to the CPU that somebody will wait for. */
+struct cuda_read {
+    unsigned char *staged; /* [GPU_MAX_READ] page-locked */
+    cuda_handle done;      /* an event */
+    void *to;
+    size_t bytes;
+    uint64_t n_staged; /* of the staging memory when it was queued */
+};
+
+enum { CUDA_READS = 2 };
+
 struct gpu {
     struct cuda_calls cuda;
     void *library;
@@ -135,8 +148,11 @@ struct gpu {
     cuda_handle *modules;
     int n_modules;
     struct gpu_kernel *kernels;
-    unsigned char *staging; /* page-locked memory that copies pass through */
-    size_t staging_used;    /* by copies that may still be under way */
+    /* Page-locked memory that copies pass through, round and round: bytes ever taken, and those of
+     * them that no copy uses any more. */
+    unsigned char *staging;
+    uint64_t n_staged, n_unstaged;
+    struct cuda_read reads[CUDA_READS];
     struct cuda_queue queue;
     int fault; /* the first of a dispatch; CUDA_OK: none */
     const char *fault_call;

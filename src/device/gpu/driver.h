@@ -14,7 +14,7 @@ struct gpu;        /* one GPU, opened */
 struct gpu_memory; /* a run of its memory */
 struct gpu_kernel;
 
-enum { GPU_SIMD_WIDTH = 32, GPU_MAX_BUFFERS = 31 };
+enum { GPU_SIMD_WIDTH = 32, GPU_MAX_BUFFERS = 31, GPU_MAX_READ = 1 << 20 /* of read_queue */ };
 
 struct gpu_info {
     char name[64];
@@ -70,6 +70,11 @@ struct gpu_driver {
                          size_t bytes, struct error *error);
     enum status (*read)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
                         struct error *error);
+
+    /* Of a driver that orders_copies, else NULL: device/ops.h, of the same names. */
+    enum status (*read_queue)(struct gpu *gpu, const struct gpu_range *from, void *to, size_t bytes,
+                              int i, struct error *error);
+    enum status (*read_wait)(struct gpu *gpu, int i, struct error *error);
 
     /* The kernel `name` of src/kernels; kept by the driver until close. */
     enum status (*kernel)(struct gpu *gpu, const char *name, const struct gpu_kernel **out,

@@ -75,6 +75,26 @@ static enum status gpu_buffer_read(struct device *device, const struct buffer *f
     return gpu->driver->read(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes, error);
 }
 
+static_assert((int)GPU_MAX_READ == (int)DEVICE_MAX_READ, "reads are handed on as they are");
+
+/* Where copies do not take their places by themselves the copy is made now. */
+static enum status gpu_read_queue(struct device *device, const struct buffer *from, size_t offset,
+                                  void *to, size_t bytes, int i, struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    if (!gpu->info.orders_copies)
+        return gpu_buffer_read(device, from, offset, to, bytes, error);
+    commit(gpu);
+    return gpu->driver->read_queue(gpu->gpu, &(struct gpu_range){from->handle, offset}, to, bytes,
+                                   i, error);
+}
+
+static enum status gpu_read_wait(struct device *device, int i, struct error *error)
+{
+    struct gpu_device *gpu = gpu_device_of(device);
+    return gpu->info.orders_copies ? gpu->driver->read_wait(gpu->gpu, i, error) : OK;
+}
+
 void gpu_dispatch(struct gpu_device *gpu, enum gpu_kernel_name kernel,
                   const struct gpu_range *buffers, int n_buffers, const void *args,
                   size_t args_bytes, struct gpu_groups groups, uint32_t n_threads,
@@ -176,6 +196,8 @@ static const struct device_table gpu_table = {
     .buffer_free = gpu_buffer_free,
     .buffer_write = gpu_buffer_write,
     .buffer_read = gpu_buffer_read,
+    .read_queue = gpu_read_queue,
+    .read_wait = gpu_read_wait,
     .memory_available = gpu_memory_available,
     .linear_load = gpu_linear_load,
     .linear_free = gpu_linear_free,
@@ -266,6 +288,7 @@ enum status gpu_device_open(struct device **out, const char *name, int index,
     gpu->n_terms = activations == ACTIVATIONS_FLOAT ? 2 : 1;
     gpu->is_int8 = activations == ACTIVATIONS_INT8;
     driver->info(gpu->gpu, &gpu->info);
+    gpu->table.has_queue = gpu->info.orders_copies;
     snprintf(gpu->name, sizeof gpu->name, "%s", gpu->info.name);
     gpu->device = (struct device){.table = &gpu->table, .name = gpu->name};
     if (gpu->info.max_threads < KD_ROW_THREADS)

@@ -16,6 +16,7 @@
     X(sigmoid_mul)                                                                                 \
     X(gated_norm)                                                                                  \
     X(gather)                                                                                      \
+    X(fill_ids)                                                                                    \
     X(moe_route)                                                                                   \
     X(linear)                                                                                      \
     X(linear_few_q4_1)                                                                             \

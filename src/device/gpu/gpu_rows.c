@@ -184,8 +184,7 @@ void gpu_gated_norm(struct device *device, const struct gated_norm_args *args)
              args->x.cols / args->weight.cols);
 }
 
-/* --- gather, moe_route --------------------------------------------------------------------------
- */
+/* --- gather, fill_ids, moe_route -------------------------------------------------------------- */
 
 void gpu_gather(struct device *device, const struct gather_args *args)
 {
@@ -199,6 +198,16 @@ void gpu_gather(struct device *device, const struct gather_args *args)
                           .out_words = (uint32_t)args->out.stride * words};
     run_rows(device, GPU_KERNEL_gather, buffers, 3, &p, sizeof p, args->out.rows,
              ceil_div(p.words, KD_ROW_THREADS));
+}
+
+void gpu_fill_ids(struct device *device, const struct fill_ids_args *args)
+{
+    assert(args->ids.stride == 1 && args->from.stride == 1 && args->drawn.stride == 1);
+    struct gpu_range buffers[] = {gpu_tensor(&args->ids), gpu_tensor(&args->from),
+                                  gpu_tensor(&args->drawn)};
+    struct kd_fill_ids p = {.n = (uint32_t)args->ids.rows};
+    gpu_run(gpu_device_of(device), GPU_KERNEL_fill_ids, buffers, 3, &p, sizeof p,
+            (struct gpu_groups){ceil_div(p.n, KD_ROW_THREADS), 1, 1}, KD_ROW_THREADS);
 }
 
 void gpu_moe_route(struct device *device, const struct moe_route_args *args)

@@ -14,12 +14,19 @@ extern "C" {
 #include <stdlib.h>
 #include <string.h>
 
+struct copy {
+    unsigned char *data;
+    void *to;
+    size_t bytes;
+};
+
 struct gpu {
     uint64_t memory_bytes; /* of the whole GPU; 0: the machine's own */
     uint64_t used_bytes;
     uint64_t n_dispatches, fault_at; /* the dispatch that fails; 0: none */
     double *marks;                   /* system_seconds() */
     int n_marks;
+    struct copy copies[2];              /* of read_queue */
     char fault[sizeof emulator::fault]; /* the first; empty: none */
 };
 
@@ -50,6 +57,8 @@ static enum status emulator_open(int index, struct gpu **out, struct error *erro
 static void emulator_close(struct gpu *gpu)
 {
     free(gpu->marks);
+    for (const struct copy &copy : gpu->copies)
+        free(copy.data);
     free(gpu);
 }
 
@@ -62,6 +71,7 @@ static void emulator_info(const struct gpu *gpu, struct gpu_info *out)
     out->max_threads = emulator::MAX_THREADS;
     out->has_matrices = true;
     out->has_int8 = true;
+    out->orders_copies = true; /* each is done when its call returns */
 }
 
 static enum status emulator_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory **out,
@@ -110,13 +120,42 @@ static enum status emulator_write(struct gpu *, const struct gpu_range *to, cons
     return status;
 }
 
-static enum status emulator_read(struct gpu *, const struct gpu_range *from, void *to, size_t bytes,
-                                 struct error *error)
+static enum status emulator_read(struct gpu *gpu, const struct gpu_range *from, void *to,
+                                 size_t bytes, struct error *error)
 {
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
+    if (status == OK && gpu->fault[0])
+        status = error_set(error, ERROR_IO, "%s", gpu->fault);
     if (status == OK && bytes)
         memcpy(to, from->memory->data + from->offset, bytes);
     return status;
+}
+
+/* The memory is filled when somebody waits for it, as on a GPU: `copies` keep the bytes. */
+static enum status emulator_read_queue(struct gpu *gpu, const struct gpu_range *from, void *to,
+                                       size_t bytes, int i, struct error *error)
+{
+    struct copy *copy = &gpu->copies[i];
+    enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
+    unsigned char *data = (unsigned char *)(status == OK ? malloc(bytes + 1) : NULL);
+    if (status == OK && !data)
+        status = error_memory(error, bytes);
+    if (status != OK)
+        return status;
+    memcpy(data, from->memory->data + from->offset, bytes);
+    free(copy->data);
+    *copy = (struct copy){data, to, bytes};
+    return OK;
+}
+
+static enum status emulator_read_wait(struct gpu *gpu, int i, struct error *error)
+{
+    struct copy *copy = &gpu->copies[i];
+    if (gpu->fault[0])
+        return error_set(error, ERROR_IO, "%s", gpu->fault);
+    if (copy->bytes)
+        memcpy(copy->to, copy->data, copy->bytes);
+    return OK;
 }
 
 static enum status emulator_kernel(struct gpu *, const char *name, const struct gpu_kernel **out,
@@ -214,6 +253,8 @@ extern "C" const struct gpu_driver gpu_driver_emulator = {
     .host = emulator_host,
     .write = emulator_write,
     .read = emulator_read,
+    .read_queue = emulator_read_queue,
+    .read_wait = emulator_read_wait,
     .kernel = emulator_kernel,
     .dispatch = emulator_dispatch,
     .barrier = emulator_barrier,

@@ -23,11 +23,6 @@ struct kd_no_args {
     uint32_t unused;
 };
 
-struct kd_embed {
-    uint32_t cols, dtype; /* of the table's rows: enum kd_dtype */
-    uint32_t ids_stride, out_stride;
-};
-
 struct kd_rms_norm {
     uint32_t cols;
     uint32_t x_stride, residual_stride, out_stride;
@@ -92,6 +87,13 @@ struct kd_weight {
     uint64_t order;          /* i32 [cols], likewise: the input of each column; 0: its own */
     uint32_t form, dtype, bits, group;
     uint32_t rows, cols, row_bytes, n_groups;
+};
+
+struct kd_embed {
+    struct kd_weight weight; /* without an order */
+    uint32_t ids_stride, out_stride;
+    uint32_t rounds_products; /* of scales and codes, before a bias is added */
+    uint32_t unused;
 };
 
 enum { KD_DOT_THREADS = 128, KD_DOTS = KD_DOT_THREADS / KD_SIMD_WIDTH };

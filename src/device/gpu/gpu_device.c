@@ -180,6 +180,7 @@ static const struct device_table gpu_table = {
     .linear_load = gpu_linear_load,
     .linear_free = gpu_linear_free,
     .linear_bytes = gpu_linear_bytes,
+    .reads_in_place = gpu_reads_in_place,
     .linear_size = gpu_linear_size,
     .experts_load = gpu_experts_load,
     .experts_free = gpu_experts_free,
@@ -207,9 +208,8 @@ static const struct device_table gpu_table = {
 static enum status load_kernels(struct gpu_device *gpu, struct error *error)
 {
 #define KERNEL_NAME(name) #name,
-    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(KERNEL_NAME)
-                                            GPU_NATIVE_KERNELS(KERNEL_NAME)
-                                                GPU_WIDE_KERNELS(KERNEL_NAME)};
+    static const char *const names[] = {GPU_KERNELS(KERNEL_NAME) GPU_MATRIX_KERNELS(
+        KERNEL_NAME) GPU_NATIVE_KERNELS(KERNEL_NAME) GPU_WIDE_KERNELS(KERNEL_NAME)};
 #undef KERNEL_NAME
     const int n = gpu->info.has_matrices ? FIRST_NATIVE_GPU_KERNEL : N_GPU_SHARED_KERNELS;
     enum status status = OK;

@@ -277,6 +277,7 @@ enum status gpu_linear_load(struct device *device, const struct weight_slice *sl
 void gpu_linear_free(struct device *device, struct linear *linear);
 struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
                                      int n_slices, int32_t max_rows);
+bool gpu_reads_in_place(const struct device *device, const struct weight_slice *slice);
 size_t gpu_linear_size(const struct linear *linear);
 
 /* gpu_moe.c */

@@ -1,7 +1,7 @@
 /* Linear layers. Where the driver has the native kernels, parts that lie alike are one matrix of
  * tiles (gpu_tiles.h); all else is one dispatch of the shared kernel a part. */
-#include "device/gpu/gpu_inputs.h"
 #include "device/gpu/gpu_linear.h"
+#include "device/gpu/gpu_inputs.h"
 #include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
@@ -176,6 +176,12 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
     return bytes;
 }
 
+bool gpu_reads_in_place(const struct device *device, const struct weight_slice *slice)
+{
+    const struct gpu_device *gpu = (const struct gpu_device *)(const void *)device;
+    return gpu_weight_stays(gpu, slice);
+}
+
 size_t gpu_linear_size(const struct linear *linear)
 {
     size_t bytes = 0;
@@ -302,7 +308,7 @@ static int64_t wide_cycles(const struct wide *w, const struct unit *unit, int64_
 }
 
 static struct gpu_tile_choice choose_wide(const struct gpu_device *gpu, const struct unit *unit,
-                                 int32_t n_rows)
+                                          int32_t n_rows)
 {
     static const struct wide shapes[] = {
         {64, 64, 4, 512, 1}, {256, 64, 1, 512, 1}, {128, 128, 1, 256, 2}, {256, 128, 1, 256, 1}};
@@ -323,10 +329,9 @@ static struct gpu_tile_choice choose_wide(const struct gpu_device *gpu, const st
         }
     }
     const struct wide *w = &shapes[best];
-    return (struct gpu_tile_choice){kernels[unit->tiles.form][best], w->outputs, w->rows,
-                                    w->n_threads,
-                                    KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 +
-                                        KD_WIDE_REST_BYTES};
+    return (struct gpu_tile_choice){
+        kernels[unit->tiles.form][best], w->outputs, w->rows, w->n_threads,
+        KD_WIDE_STAGES * w->turns * w->rows * KD_TILE_COLS * 2 + KD_WIDE_REST_BYTES};
 }
 
 struct gpu_tile_choice gpu_choose_many(enum gpu_tile_form form,

@@ -11,6 +11,7 @@
 #include "device/gpu/metal_text.h"
 
 #include "base/log.h"
+#include "base/size.h"
 #include "base/system.h"
 
 #include <assert.h>
@@ -30,7 +31,7 @@ enum {
 
 struct gpu_memory {
     id<MTLBuffer> buffer;
-    size_t bytes;
+    size_t first, bytes; /* first: where it begins in a buffer of whole pages */
 };
 
 /* What a kernel handle points to. */
@@ -328,7 +329,7 @@ static void metal_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
         for (int i = 0; i < n_buffers; i++) {
             const struct gpu_memory *memory = buffers[i].memory;
             [encoder setBuffer:memory ? memory->buffer : gpu->nothing
-                        offset:memory ? buffers[i].offset : 0
+                        offset:memory ? memory->first + buffers[i].offset : 0
                        atIndex:(NSUInteger)i];
         }
         [encoder setBytes:args length:args_bytes atIndex:(NSUInteger)n_buffers];
@@ -436,9 +437,37 @@ static enum status metal_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory 
     return OK;
 }
 
+/* The pages that hold the bytes become a buffer. A page may lie in several, as where one tensor of
+ * a file ends and the next begins. */
+static enum status metal_wrap(struct gpu *gpu, const void *data, size_t bytes,
+                              struct gpu_memory **out, struct error *error)
+{
+    *out = NULL;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data % page;
+    size_t rounded = size_round_up(first + bytes, page);
+    enum status status = check_room(gpu, rounded, error);
+    if (status != OK)
+        return status;
+    id<MTLBuffer> buffer = [gpu->device newBufferWithBytesNoCopy:(void *)((uintptr_t)data - first)
+                                                          length:rounded
+                                                         options:MTLResourceStorageModeShared
+                                                     deallocator:nil];
+    if (!buffer)
+        return fail(gpu, "reading a file's pages in place", nil, error);
+    struct gpu_memory *memory = calloc(1, sizeof *memory);
+    if (!memory)
+        return error_memory(error, sizeof *memory);
+    residency_add(gpu, buffer);
+    memory->buffer = buffer;
+    memory->first = first;
+    memory->bytes = bytes;
+    *out = memory;
+    return OK;
+}
+
 static void *metal_host(const struct gpu_memory *memory)
 {
-    return memory->buffer.contents;
+    return (char *)memory->buffer.contents + memory->first;
 }
 
 static enum status metal_write(struct gpu *gpu, const struct gpu_range *to, const void *from,
@@ -447,7 +476,7 @@ static enum status metal_write(struct gpu *gpu, const struct gpu_range *to, cons
     (void)gpu;
     enum status status = gpu_check_range(to, to->memory->bytes, bytes, error);
     if (status == OK && bytes)
-        memcpy((char *)to->memory->buffer.contents + to->offset, from, bytes);
+        memcpy((char *)metal_host(to->memory) + to->offset, from, bytes);
     return status;
 }
 
@@ -457,7 +486,7 @@ static enum status metal_read(struct gpu *gpu, const struct gpu_range *from, voi
     (void)gpu;
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     if (status == OK && bytes)
-        memcpy(to, (const char *)from->memory->buffer.contents + from->offset, bytes);
+        memcpy(to, (const char *)metal_host(from->memory) + from->offset, bytes);
     return status;
 }
 
@@ -562,6 +591,7 @@ const struct gpu_driver gpu_driver_metal = {
     .info = metal_info,
     .alloc = metal_alloc,
     .free = metal_free,
+    .wrap = metal_wrap,
     .host = metal_host,
     .write = metal_write,
     .read = metal_read,

@@ -140,7 +140,15 @@
 #define GPU_MATRIX_KERNELS(X)                                                                      \
     X(linear_matrix_q4)                                                                            \
     X(linear_matrix_q8)                                                                            \
-    X(linear_matrix_f16)
+    X(linear_matrix_f16)                                                                           \
+    X(attention_matrix_64)                                                                         \
+    X(attention_matrix_96)                                                                         \
+    X(attention_matrix_128)                                                                        \
+    X(attention_matrix_256)                                                                        \
+    X(attention_matrix_i8_64)                                                                      \
+    X(attention_matrix_i8_96)                                                                      \
+    X(attention_matrix_i8_128)                                                                     \
+    X(attention_matrix_i8_256)
 
 #define GPU_KERNEL_ENUM(name) GPU_KERNEL_##name,
 enum gpu_kernel_name {
@@ -253,6 +261,14 @@ void gpu_dispatch(struct gpu_device *gpu, enum gpu_kernel_name kernel,
  * may write anything. */
 void gpu_release(struct gpu_device *gpu);
 void gpu_settle(struct gpu_device *gpu);
+
+static inline uint32_t gpu_log2(uint32_t power)
+{
+    uint32_t n = 0;
+    while (power >> n > 1)
+        n++;
+    return n;
+}
 
 /* Between these, what is queued may run side by side: each part of an op writes what no other one
  * touches. */

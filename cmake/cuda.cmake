@@ -22,6 +22,7 @@ if(NOT cuda_is_built OR NOT NVCC)
 endif()
 
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/kernels/*.metal src/kernels/cuda/*.cu)
+list(FILTER cuda_kernel_sources EXCLUDE REGEX "_matrix\\.metal$") # native kernels are there instead
 file(GLOB cuda_kernel_headers CONFIGURE_DEPENDS src/kernels/*.h src/kernels/cuda/*.h)
 list(GET CSGL_CUDA_ARCHS 0 lowest)
 set(architectures -gencode arch=compute_${lowest},code=compute_${lowest})

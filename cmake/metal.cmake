@@ -30,7 +30,8 @@ endif()
 enable_language(OBJC)
 set(CMAKE_OBJC_VISIBILITY_PRESET hidden)
 set_source_files_properties(src/device/gpu/metal_none.c PROPERTIES HEADER_FILE_ONLY ON)
-set_source_files_properties(src/device/gpu/metal.m PROPERTIES COMPILE_OPTIONS
+file(GLOB metal_driver CONFIGURE_DEPENDS src/device/gpu/metal*.m)
+set_source_files_properties(${metal_driver} PROPERTIES COMPILE_OPTIONS
   "-fobjc-arc;-fvisibility=hidden;-Wunguarded-availability")
 file(CONFIGURE OUTPUT ${metal_folder}/sources.c CONTENT
 "#include \"device/gpu/metal_kernels.h\"
@@ -40,5 +41,5 @@ const struct metal_source metal_sources[] = {
 ${names}};
 const int metal_n_sources = sizeof metal_sources / sizeof metal_sources[0];
 ")
-target_sources(room_device PRIVATE src/device/gpu/metal.m ${metal_arrays} ${metal_folder}/sources.c)
+target_sources(room_device PRIVATE ${metal_driver} ${metal_arrays} ${metal_folder}/sources.c)
 set(metal_libraries "-framework Foundation" "-framework Metal" objc)

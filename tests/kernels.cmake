@@ -55,7 +55,11 @@ set(objc ${clang} -target x86_64-apple-macosx14.0 -U__nonnull -fsyntax-only -x o
   -D_GNU_SOURCE -fobjc-arc -fblocks -Wall -Wextra -Wshadow -Wconversion -Wvla -Wunguarded-availability -Werror
   -isystem ${CMAKE_CURRENT_SOURCE_DIR}/objc -isystem /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}
   -isystem /usr/include -I${CMAKE_SOURCE_DIR}/src)
-add_test(NAME kernel_metal_driver COMMAND ${objc} ${CMAKE_SOURCE_DIR}/src/device/gpu/metal.m)
+file(GLOB metal_driver CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/device/gpu/metal*.m)
+foreach(source ${metal_driver})
+  get_filename_component(name ${source} NAME_WE)
+  add_test(NAME kernel_${name}_driver COMMAND ${objc} ${source})
+endforeach()
 set(driver_bugs 1 "no known instance method for selector 'setBuffer:atIndex:'"
   2 "sending 'int' to parameter of type 'const void"
   3 "ARC forbids explicit message send of 'release'"

@@ -468,14 +468,17 @@ struct device_table {
     enum status (*read_wait)(struct device *, int i, struct error *);
 
     /* Copies slices (1 .. LINEAR_MAX_PARTS, same cols and order) into the device's layout. The
-     * slices' weights may be released afterwards. `max_rows` bounds T of later calls (sizes the
-     * workspace).
-     */
+     * slices' weights may be released afterwards, but those that it reads_in_place. `max_rows`
+     * bounds T of later calls (sizes the workspace). */
     enum status (*linear_load)(struct device *, const struct weight_slice *slices, int n_slices,
                                int32_t max_rows, struct linear **out, struct error *);
     void (*linear_free)(struct device *, struct linear *);
-    /* Bytes that linear_load would take for these slices: for the memory plan. SIZE_MAX: too many.
-     */
+    /* Whether linear_load makes no copy of the slice, nor embedding_load one of such a table: its
+     * weight's bytes are read where they are, and must stay for the layer's life. NULL: linears are
+     * always copied. */
+    bool (*reads_in_place)(const struct device *, const struct weight_slice *slice);
+    /* Bytes that linear_load would take for these slices, and those that it reads in place: for the
+     * memory plan. SIZE_MAX: too many. */
     struct device_bytes (*linear_bytes)(struct device *, const struct weight_slice *slices,
                                         int n_slices, int32_t max_rows);
 

@@ -23,11 +23,6 @@ struct kd_no_args {
     uint32_t unused;
 };
 
-struct kd_embed {
-    uint32_t cols, dtype; /* of the table's rows: enum kd_dtype */
-    uint32_t ids_stride, out_stride;
-};
-
 struct kd_rms_norm {
     uint32_t cols;
     uint32_t x_stride, residual_stride, out_stride;
@@ -96,6 +91,13 @@ struct kd_weight {
     uint64_t order;          /* i32 [cols], likewise: the input of each column; 0: its own */
     uint32_t form, dtype, bits, group;
     uint32_t rows, cols, row_bytes, n_groups;
+};
+
+struct kd_embed {
+    struct kd_weight weight; /* without an order */
+    uint32_t ids_stride, out_stride;
+    uint32_t rounds_products; /* of scales and codes, before a bias is added */
+    uint32_t unused;
 };
 
 enum { KD_DOT_THREADS = 128, KD_DOTS = KD_DOT_THREADS / KD_SIMD_WIDTH };
@@ -287,6 +289,9 @@ struct kd_copy_page {
     uint32_t n_pairs, pairs_stride;
 };
 
+/* Queries of a sequence that share a KV head are its columns: column c is query c / (n_q_heads /
+ * n_heads). Sequences of more than max_columns are for kernels that take tiles of columns
+ * (attention_matrix, paged_attention_many), the others for those that take rows. */
 struct kd_attention {
     struct kd_pages pages;
     uint32_t q_stride, out_stride, table_stride;
@@ -294,11 +299,10 @@ struct kd_attention {
     uint32_t n_sequences, n_q_heads;
     uint32_t has_sinks, window;
     float scale;
+    uint32_t max_columns;
 };
 
-/* Native attention (kernels/cuda). Queries of a sequence that share a KV head are packed into
- * columns: column c is query c / (n_q_heads / n_heads). Sequences of at most max_columns are for
- * paged_attention_few, the others for paged_attention_many. */
+/* Native attention (kernels/cuda). */
 enum {
     KD_FEW_THREADS = 256,
     KD_MANY_QUERY_THREADS = 256,
@@ -309,9 +313,8 @@ enum {
 
 struct kd_native_attention {
     struct kd_attention attention;
-    uint32_t max_columns, n_splits;
+    uint32_t n_splits;
     uint32_t column_groups; /* threadgroups that share the columns of a sequence and KV head */
-    uint32_t unused;
 };
 
 /* Attention whose rows are split over several threadgroups (attention_split.metal). */
@@ -328,6 +331,19 @@ struct kd_attention_split {
     uint32_t n_splits;   /* threadgroups that share a row's places */
     uint32_t n_chunks;   /* threadgroups that share the query heads of a KV head */
     uint32_t unused;
+};
+
+/* Attention on matrix units, of tiles of columns (attention_matrix.metal). */
+enum {
+    KD_COLUMNS = 32,                  /* of a threadgroup */
+    KD_COLUMN_SIMDS = KD_COLUMNS / 8, /* twice as many for heads of more than KD_COLUMN_DIMS dims */
+    KD_COLUMN_THREADS = KD_COLUMN_SIMDS * KD_SIMD_WIDTH,
+    KD_COLUMN_DIMS = 128
+};
+
+struct kd_attention_matrix {
+    struct kd_attention attention;
+    uint32_t page_shift; /* page_size is 2^page_shift */
 };
 
 /* A slot holds the state [n_v_heads][k_dim][v_dim] of `dtype`, then the rows before the convolution

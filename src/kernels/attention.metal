@@ -130,6 +130,8 @@ KERNEL(paged_attention, CBUF(float, q, 0), CBUF(uchar, pages, 1), CBUF(int, q_st
     const uint dim = p.pages.head_dim, head = TGID.y;
     const uint kv_head = head / (p.n_q_heads / p.pages.n_heads);
     const kd_seen seen = kd_places_seen(p, q_start, kv_len, TGID.x);
+    if (seen.is_tiled)
+        return;
     device const int *table = page_table + (ulong)seen.sequence * p.table_stride;
     device const float *from = q + (ulong)TGID.x * p.q_stride + (ulong)head * dim;
     device float *to = out + (ulong)TGID.x * p.out_stride + (ulong)head * dim;

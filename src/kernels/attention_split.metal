@@ -14,45 +14,6 @@
 #include "load.h"
 #include "pages.h"
 
-#define LOG2_E 1.44269504f
-
-// Below every score, and finite: what no place was seen for counts for nothing.
-#define NOTHING -1.0e30f
-
-// Eight values from element `at` on, which lies on 8 elements.
-KD_INLINE void load_eight(device const uchar *from, ulong at, uint dtype, thread float *to)
-{
-    if (dtype == KD_F32) {
-        device const float4 *words = (device const float4 *)from + at / 4;
-        const float4 a = words[0], b = words[1];
-        to[0] = a.x;
-        to[1] = a.y;
-        to[2] = a.z;
-        to[3] = a.w;
-        to[4] = b.x;
-        to[5] = b.y;
-        to[6] = b.z;
-        to[7] = b.w;
-        return;
-    }
-    const uint4 words = ((device const uint4 *)from)[at / 8];
-    kd_two_halves(words.x, dtype == KD_F16, to);
-    kd_two_halves(words.y, dtype == KD_F16, to + 2);
-    kd_two_halves(words.z, dtype == KD_F16, to + 4);
-    kd_two_halves(words.w, dtype == KD_F16, to + 6);
-}
-
-// The same of codes.
-KD_INLINE void load_eight_codes(device const uchar *from, ulong at, thread float *to)
-{
-    const uint2 words = ((device const uint2 *)from)[at / 8];
-    KD_UNROLL for (uint i = 0; i < 4; i++)
-    {
-        to[i] = kd_code(words.x, i);
-        to[4 + i] = kd_code(words.y, i);
-    }
-}
-
 // Sums each of s[N] over LPT lanes; lane `sub` of them gets that of s[sub % N], in s[0].
 template <uint LPT, uint N> KD_INLINE void deal_sums(thread float *s, uint sub)
 {
@@ -116,14 +77,14 @@ KD_INLINE void take_places(thread split_state<G> &a, device const uchar *pages,
         float k_scale = 1.0f;
         if (HAS_CODES) {
             at[u] = kd_code_row(p.attention.pages, page, in_page, kv_head, 0) + sub * 8u;
-            load_eight_codes(pages, at[u], values);
+            kd_code_eight(pages, at[u], values);
             const uint both = ((
                 device const uint *)pages)[kd_scales_at(p.attention.pages, page, in_page, kv_head)];
             k_scale = kd_k_scale(both);
             v_scales[u] = kd_v_scale(both);
         } else {
             at[u] = kd_page_row(p.attention.pages, page, in_page, kv_head, 0) + sub * 8u;
-            load_eight(pages, at[u], dtype, values);
+            kd_load_eight(pages, at[u], dtype, values);
         }
         KD_UNROLL for (uint g = 0; g < G; g++)
         {
@@ -159,9 +120,9 @@ KD_INLINE void take_places(thread split_state<G> &a, device const uchar *pages,
     KD_UNROLL for (uint u = 0; u < U; u++)
     {
         if (HAS_CODES)
-            load_eight_codes(pages, at[u] + to_v, values);
+            kd_code_eight(pages, at[u] + to_v, values);
         else
-            load_eight(pages, at[u] + to_v, dtype, values);
+            kd_load_eight(pages, at[u] + to_v, dtype, values);
         KD_UNROLL for (uint g = 0; g < G; g++)
         {
             float factor = simd_shuffle(share, slot * LPT + u * G + g);
@@ -215,6 +176,8 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
     const uint kv_head = y / p.n_chunks, chunk = y % p.n_chunks;
     const uint first_head = kv_head * group + chunk * G, n_heads = min(G, group - chunk * G);
     const kd_seen seen = kd_places_seen(p.attention, q_start, kv_len, row);
+    if (seen.is_tiled) // all threads of the group
+        return;
     const uint first = HAS_CODES ? seen.first / KD_PIECE * KD_PIECE : seen.first;
     const uint all = seen.end - first;
     uint n = (all + p.n_splits - 1) / p.n_splits;
@@ -222,17 +185,17 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
     const uint begin = first + min(split * n, all), stop = min(begin + n, seen.end);
     device const int *table = page_table + (ulong)seen.sequence * p.attention.table_stride;
     split_state<G> a;
-    a.largest = NOTHING;
+    a.largest = KD_NOTHING;
     a.weight = 0.0f;
     a.shares = 0.0f;
     KD_UNROLL for (uint g = 0; g < G; g++)
     {
         const ulong head = first_head + min(g, n_heads - 1u);
         device const float *from = q + (ulong)row * p.attention.q_stride + head * dim;
-        load_eight((device const uchar *)from, lane % LPT * 8u, KD_F32, a.query + g * 8);
+        kd_load_eight((device const uchar *)from, lane % LPT * 8u, KD_F32, a.query + g * 8);
         KD_UNROLL for (uint i = 0; i < 8; i++)
         {
-            a.query[g * 8 + i] *= p.attention.scale * LOG2_E;
+            a.query[g * 8 + i] *= p.attention.scale * KD_LOG2_E;
             a.sums[g * 8 + i] = 0.0f;
         }
         if (HAS_CODES)
@@ -246,12 +209,12 @@ KD_INLINE void attend(device const float *q, device const uchar *pages, device c
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = thread_index; i < n_heads * dim; i += KD_SPLIT_THREADS) {
         const uint g = i / dim, head = first_head + g;
-        float most = NOTHING, weight = 0.0f, sum = 0.0f;
+        float most = KD_NOTHING, weight = 0.0f, sum = 0.0f;
         for (uint s = 0; s < KD_SPLIT_SIMDS; s++)
             most = max(most, largest[s * G + g]);
         if (p.n_splits == 1 && p.attention.has_sinks) {
-            most = max(most, sinks[head] * LOG2_E);
-            weight = exp2(sinks[head] * LOG2_E - most);
+            most = max(most, sinks[head] * KD_LOG2_E);
+            weight = exp2(sinks[head] * KD_LOG2_E - most);
         }
         for (uint s = 0; s < KD_SPLIT_SIMDS; s++) {
             const float factor = exp2(largest[s * G + g] - most);
@@ -309,7 +272,7 @@ KERNEL(attention_merge, CBUF(float, parts, 0), CBUF(float, levels, 1), CBUF(floa
 {
     const uint dim = p.attention.pages.head_dim, head = TGID.y;
     const ulong first = ((ulong)TGID.x * p.attention.n_q_heads + head) * p.n_splits;
-    const float sink = p.attention.has_sinks ? sinks[head] * LOG2_E : NOTHING;
+    const float sink = p.attention.has_sinks ? sinks[head] * KD_LOG2_E : KD_NOTHING;
     float most = sink;
     for (uint s = 0; s < p.n_splits; s++)
         most = max(most, levels[(first + s) * 2]);

@@ -88,6 +88,17 @@ KD_INLINE float kd_code(uint word, uint i)
     return (float)((int)(word << (24 - 8 * i)) >> 24);
 }
 
+// The eight codes from byte `at` on, which lies on 8 bytes.
+KD_INLINE void kd_code_eight(device const uchar *from, ulong at, thread float *to)
+{
+    const uint2 words = ((device const uint2 *)from)[at / 8];
+    KD_UNROLL for (uint i = 0; i < 4; i++)
+    {
+        to[i] = kd_code(words.x, i);
+        to[4 + i] = kd_code(words.y, i);
+    }
+}
+
 // Of the two scales of a token.
 KD_INLINE float kd_k_scale(uint both)
 {

@@ -71,14 +71,27 @@ KD_INLINE void kd_frag_store(thread kd_frag &f, threadgroup float *to, uint stri
     at[1] = f.y;
 }
 
+// What another lane has, by one simd function: on the emulator all lanes wait for each.
+KD_INLINE kd_frag kd_frag_of(thread kd_frag &f, uint lane)
+{
+    const ulong both =
+        simd_shuffle((ulong)as_type<uint>(f.x) | (ulong)as_type<uint>(f.y) << 32, lane);
+    kd_frag other;
+    other.x = as_type<float>((uint)both);
+    other.y = as_type<float>((uint)(both >> 32));
+    return other;
+}
+
 KD_INLINE void kd_frag_add_product(thread kd_frag &c, thread kd_frag &a, thread kd_frag &b,
                                    uint lane)
 {
-    KD_UNROLL for (uint k = 0; k < 8; k++)
+    KD_UNROLL for (uint k = 0; k < 8; k += 2)
     {
-        const float left = simd_shuffle(k % 2 ? a.y : a.x, lane / 4u * 4u + k / 2u);
-        c.x = fma(left, simd_shuffle(b.x, k * 4u + lane % 4u), c.x);
-        c.y = fma(left, simd_shuffle(b.y, k * 4u + lane % 4u), c.y);
+        const kd_frag left = kd_frag_of(a, lane / 4u * 4u + k / 2u);
+        const kd_frag upper = kd_frag_of(b, k * 4u + lane % 4u);
+        const kd_frag lower = kd_frag_of(b, k * 4u + 4u + lane % 4u);
+        c.x = fma(left.y, lower.x, fma(left.x, upper.x, c.x));
+        c.y = fma(left.y, lower.y, fma(left.x, upper.y, c.y));
     }
 }
 #endif

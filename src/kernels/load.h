@@ -21,6 +21,29 @@ KD_INLINE void kd_two_halves(uint word, bool is_f16, thread float *to)
         is_f16 ? (float)as_type<half>((ushort)(word >> 16)) : as_type<float>(word & 0xFFFF0000u);
 }
 
+// Eight values from element `at` on, which lies on 8 elements.
+KD_INLINE void kd_load_eight(device const uchar *from, ulong at, uint dtype, thread float *to)
+{
+    if (dtype == KD_F32) {
+        device const float4 *words = (device const float4 *)from + at / 4;
+        const float4 a = words[0], b = words[1];
+        to[0] = a.x;
+        to[1] = a.y;
+        to[2] = a.z;
+        to[3] = a.w;
+        to[4] = b.x;
+        to[5] = b.y;
+        to[6] = b.z;
+        to[7] = b.w;
+        return;
+    }
+    const uint4 words = ((device const uint4 *)from)[at / 8];
+    kd_two_halves(words.x, dtype == KD_F16, to);
+    kd_two_halves(words.y, dtype == KD_F16, to + 2);
+    kd_two_halves(words.z, dtype == KD_F16, to + 4);
+    kd_two_halves(words.w, dtype == KD_F16, to + 6);
+}
+
 // The nearest bf16 value, of two the even one, as base/half.h has it.
 KD_INLINE float kd_bf16(float value)
 {

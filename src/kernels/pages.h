@@ -1,4 +1,4 @@
-// Where keys and values lie, and which of them a row sees (args.h).
+// Where keys and values lie, which of them a row sees, and its scores (args.h).
 #ifndef CSGL_KERNELS_PAGES_H
 #define CSGL_KERNELS_PAGES_H
 
@@ -24,6 +24,11 @@ KD_INLINE ulong kd_scales_at(constant kd_pages &p, ulong page, uint place, uint 
     return kd_code_row(p, page, 0, 0, 2) / 4 + (head * p.page_size + place);
 }
 
+#define KD_LOG2_E 1.44269504f
+
+// Below every score, and finite: what no place was seen for counts for nothing.
+#define KD_NOTHING -1.0e30f
+
 // The sequence that row `row` belongs to: q_start[i] <= row < q_start[i + 1].
 KD_INLINE uint kd_sequence_of(device const int *q_start, uint stride, uint n_sequences, uint row)
 {
@@ -38,17 +43,26 @@ KD_INLINE uint kd_sequence_of(device const int *q_start, uint stride, uint n_seq
     return low;
 }
 
-// A row sees the places first .. end of its sequence.
+// A row sees the places first .. end of its sequence, which is_tiled if its rows are for a kernel
+// that takes tiles of columns.
 struct kd_seen {
     uint sequence, first, end;
+    bool is_tiled;
 };
+
+KD_INLINE bool kd_is_tiled(constant kd_attention &p, uint n_rows)
+{
+    return n_rows * (p.n_q_heads / p.pages.n_heads) > p.max_columns;
+}
 
 KD_INLINE kd_seen kd_places_seen(constant kd_attention &p, device const int *q_start,
                                  device const int *kv_len, uint row)
 {
     kd_seen seen;
     seen.sequence = kd_sequence_of(q_start, p.q_start_stride, p.n_sequences, row);
+    const uint begin = (uint)q_start[seen.sequence * p.q_start_stride];
     const uint next = (uint)q_start[(seen.sequence + 1) * p.q_start_stride];
+    seen.is_tiled = kd_is_tiled(p, next - begin);
     seen.end = (uint)kv_len[seen.sequence * p.kv_len_stride] - (next - row) + 1;
     seen.first = p.window && seen.end > p.window ? seen.end - p.window : 0;
     return seen;

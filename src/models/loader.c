@@ -187,6 +187,28 @@ static enum status load_parts(struct loader *l, const struct weight_slice *slice
     return OK;
 }
 
+static bool reads_in_place(const struct loader *l, const struct weight_slice *slice)
+{
+    const struct device_table *table = l->device->table;
+    return table->reads_in_place && table->reads_in_place(l->device, slice);
+}
+
+/* A head that reads the embedding's own bytes takes no others. */
+static void count_slices(struct loader *l, const struct weight_slice *slices, int n_slices)
+{
+    loader_add_bytes(l, l->device->table->linear_bytes(l->device, slices, n_slices, l->max_rows));
+    for (int i = 0; i < n_slices; i++)
+        if (slices[i].weight.data == l->table && reads_in_place(l, &slices[i]))
+            l->bytes -= l->device->table->linear_bytes(l->device, &slices[i], 1, l->max_rows).own;
+}
+
+/* Nothing will read the weight's bytes again but a device that reads them in place. */
+static void release_slice(const struct loader *l, const struct weight_slice *slice)
+{
+    if (!l->is_counting && slice->weight.data && !reads_in_place(l, slice))
+        checkpoint_release(l->checkpoint, &slice->weight);
+}
+
 /* `stored` is NULL for parts that are whole weights. */
 static enum status load_linear(struct loader *l, const struct linear_part *parts,
                                const struct stored_rows *stored, int n_parts, enum shard shard,
@@ -204,13 +226,11 @@ static enum status load_linear(struct loader *l, const struct linear_part *parts
         out->n_out += (int32_t)slices[i].rows;
     }
     if (status == OK)
-        loader_add_bytes(l,
-                         l->device->table->linear_bytes(l->device, slices, n_parts, l->max_rows));
+        count_slices(l, slices, n_parts);
     if (status == OK && !l->is_counting)
         status = load_parts(l, slices, n_parts, out, error);
     for (int i = 0; i < n_parts; i++) {
-        if (!l->is_counting && slices[i].weight.data)
-            checkpoint_release(l->checkpoint, &slices[i].weight);
+        release_slice(l, &slices[i]);
         free(biases[i]);
     }
     if (status == OK)
@@ -320,6 +340,7 @@ enum status loader_embedding(struct loader *l, const char *name, int32_t n_rows,
     if (status != OK)
         return status;
     l->bytes += l->device->table->embedding_bytes(&w);
+    l->table = w.data;
     if (l->is_counting)
         return OK;
     status = l->device->table->embedding_load(l->device, &w, out, error);

@@ -15,7 +15,8 @@ struct loader {
     int32_t max_rows;
     bool is_counting; /* only add up `bytes`; nothing is read or made */
     uint64_t bytes, total_bytes;
-    size_t workspace; /* of the device, for what was counted */
+    size_t workspace;     /* of the device, for what was counted */
+    const uint8_t *table; /* an embedding's rows, which the head may be too */
     load_progress progress;
     void *progress_context;
     weight_visitor on_weight; /* while counting */

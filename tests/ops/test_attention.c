@@ -266,6 +266,17 @@ static const struct shape small_shapes[] = {
     {1, 1, 128, 16, 40, DTYPE_F16, 2, {1, 1}, {70, 230}, 0},
     {1, 2, 128, 16, 0, DTYPE_F32, 1, {3}, {66}, 0},
     {1, 2, 256, 64, 0, DTYPE_F16, 1, {1}, {129}, 0},
+    /* Rows enough for tiles: heads of a row in two tiles, the fewest rows, windows within a tile
+     * and longer than one, odd head sizes, long contexts, rows beside that are too few. */
+    {1, 7, 64, 16, 0, DTYPE_BF16, 2, {9, 1}, {9, 40}, 0},
+    {1, 1, 64, 16, 0, DTYPE_F32, 3, {16, 17, 1}, {16, 81, 150}, 0},
+    {2, 1, 72, 8, 20, DTYPE_F16, 3, {33, 40, 2}, {70, 40, 30}, 2},
+    {1, 2, 128, 1, 37, DTYPE_F32, 1, {50}, {120}, 300},
+    {1, 16, 192, 32, 0, DTYPE_BF16, 2, {3, 2}, {100, 9}, 0},
+    {1, 1, 96, 64, 5, DTYPE_BF16, 1, {65}, {65}, 0},
+    {1, 33, 8, 16, 0, DTYPE_F32, 2, {2, 1}, {40, 9}, 3},
+    {3, 2, 256, 4, 11, DTYPE_F16, 2, {10, 20}, {77, 20}, 0},
+    {2, 4, 128, 16, 0, DTYPE_BF16, 2, {40, 3}, {200, 130}, 1},
 };
 
 /* On the twin and on a GPU, whose pages lie otherwise. */

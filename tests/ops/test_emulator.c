@@ -117,6 +117,44 @@ static void a_right_kernel_passes(void **test)
         assert_true(out[i] == (float)((N - 1 - i) * 37 % N) / N);
 }
 
+/* Runs the kernel with memory of the test's own in the place of buffer `which`. */
+static enum status run_on_lent(const char *name, int which, size_t bytes, float *lent,
+                               struct error *error)
+{
+    const struct gpu_driver *driver = &gpu_driver_emulator;
+    struct gpu *gpu;
+    struct gpu_memory *memory[2];
+    const struct gpu_kernel *kernel;
+    assert_int_equal(driver->open(0, &gpu, error), OK);
+    assert_int_equal(driver->wrap(gpu, lent, bytes, &memory[which], error), OK);
+    assert_int_equal(driver->alloc(gpu, N * sizeof(float), &memory[1 - which], error), OK);
+    assert_int_equal(driver->kernel(gpu, name, &kernel, error), OK);
+    struct gpu_range buffers[] = {{memory[0], 0}, {memory[1], 0}};
+    struct kd_no_args args = {0};
+    struct gpu_grid grid = {{1, 1, 1}, N, 0};
+    driver->dispatch(gpu, kernel, buffers, 2, &args, sizeof args, &grid);
+    driver->commit(gpu);
+    enum status status = driver->wait(gpu, error);
+    for (int i = 0; i < 2; i++)
+        driver->free(gpu, memory[i]);
+    driver->close(gpu);
+    return status;
+}
+
+static void lent_memory_is_read_as_far_as_it_goes_and_never_written(void **test)
+{
+    (void)test;
+    float lent[2 * N] = {0};
+    struct error error;
+    if (run_on_lent("none", 0, N * sizeof(float), lent, &error) != OK)
+        fail_msg("%s", error.message);
+    assert_int_not_equal(run_on_lent("reads_past_a_buffer", 0, N * sizeof(float), lent, &error),
+                         OK);
+    assert_non_null(strstr(error.message, "reads memory that is nobody's"));
+    assert_int_not_equal(run_on_lent("none", 1, N * sizeof(float), lent, &error), OK);
+    assert_non_null(strstr(error.message, "writes memory that kernels only read"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,6 +162,7 @@ int main(void)
         cmocka_unit_test(every_bug_is_found),
         cmocka_unit_test(writes_of_two_threadgroups_are_found),
         cmocka_unit_test(launches_that_need_a_barrier_are_found),
+        cmocka_unit_test(lent_memory_is_read_as_far_as_it_goes_and_never_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The row-wise ops of every device against the scalar twin, and the twin against the formulas. */
-#include "ops/ops_support.h"
+#include "ops/apart_case.h"
 
 #include "base/half.h"
 
@@ -529,6 +529,64 @@ static void a_queued_read_gives_what_the_buffer_held_then(void **test)
     on_all_devices(check_reads);
 }
 
+/* Rows of a table as the CPU's decoder has them; frees the table. */
+static void check_table(struct device *device, const struct weight *weight, uint64_t *state)
+{
+    enum { ROWS = 20 };
+    struct embedding *table;
+    struct error error;
+    int32_t cols = (int32_t)weight->cols, n_rows = (int32_t)weight->rows;
+    if (device->table->embedding_load(device, weight, &table, &error) != OK)
+        fail_msg("%s", error.message);
+    struct matrix *ids = new_matrix(device, DTYPE_I32, ROWS, 1, 2);
+    struct matrix *out = new_matrix(device, DTYPE_F32, ROWS, cols, 3);
+    float *expected = malloc((size_t)cols * sizeof *expected);
+    assert_non_null(expected);
+    for (int i = 0; i < ROWS; i++)
+        ints_at(ids, i)[0] = i ? random_below(state, n_rows) : n_rows - 1;
+    device_embed(device, &(struct embed_args){table, ids->tensor, out->tensor});
+    for (int r = 0; r < ROWS; r++) {
+        weight_row_dequantize(weight, ints_at(ids, r)[0], expected);
+        for (int32_t c = 0; c < cols; c++)
+            if (at(out, r)[c] != expected[c])
+                fail_msg("%s: %s of %d bits: row %d, column %d is %.9g, not %.9g", device->name,
+                         weight_info(weight->encoding)->name, weight->levels.bits,
+                         ints_at(ids, r)[0], c, (double)at(out, r)[c], (double)expected[c]);
+    }
+    check_borders(out);
+    free(expected);
+    device->table->embedding_free(device, table);
+    free_matrix(device, ids);
+    free_matrix(device, out);
+    free((void *)(uintptr_t)weight->data);
+}
+
+/* In every encoding; 1536 columns are whole blocks of all, and more than a threadgroup's. */
+static void check_tables(struct device *twin, struct device *device, uint64_t *state)
+{
+    (void)twin;
+    for (int e = WEIGHT_F32; e <= WEIGHT_MXFP4; e++) {
+        struct weight w = new_weight((enum weight_encoding)e, 40, 1536, state);
+        check_table(device, &w, state);
+    }
+    for (int f = 0; f < N_FORMS; f++) {
+        struct weight w = new_apart(&forms[f], 40, 1536, state);
+        check_table(device, &w, state);
+    }
+    /* Made when they are read; and more rows than a linear of the shared kernels can have. */
+    struct weight floats = new_weight(WEIGHT_BF16, 40, 256, state);
+    struct weight made = weight_quantized(&floats, 4, 64);
+    check_table(device, &made, state);
+    struct weight long_one = new_weight(WEIGHT_F16, 262150, 9, state);
+    check_table(device, &long_one, state);
+}
+
+static void tables_of_every_encoding_are_the_decoders_to_the_bit(void **test)
+{
+    (void)test;
+    on_all_devices(check_tables);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -545,6 +603,7 @@ int main(void)
         cmocka_unit_test(embed_and_gather_copy_the_rows_asked_for),
         cmocka_unit_test(fill_ids_takes_the_tokens_that_were_drawn),
         cmocka_unit_test(a_queued_read_gives_what_the_buffer_held_then),
+        cmocka_unit_test(tables_of_every_encoding_are_the_decoders_to_the_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,8 +22,8 @@ struct gpu_info {
     uint32_t max_threads;  /* of a threadgroup */
     bool has_matrices;     /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
     bool has_int8;         /* dot products of int8, four at once: kernels/int8.h */
-    bool orders_copies;    /* reads and writes take their places among the dispatches by themselves */
-    uint32_t n_processors; /* each runs threadgroups of its own; 0: not known */
+    bool orders_copies; /* reads and writes take their places among the dispatches by themselves */
+    uint32_t n_processors;     /* each runs threadgroups of its own; 0: not known */
     uint32_t max_shared_bytes; /* of gpu_grid; 0: only what a kernel itself names */
 };
 
@@ -61,6 +61,11 @@ struct gpu_driver {
     enum status (*alloc)(struct gpu *gpu, size_t bytes, struct gpu_memory **out,
                          struct error *error);
     void (*free)(struct gpu *gpu, struct gpu_memory *memory);
+    /* The `bytes` from `data` on as memory that kernels only read, without a copy. They belong to
+     * the caller, who keeps them as they are until this memory is freed. NULL: the GPU does not
+     * read the CPU's memory. */
+    enum status (*wrap)(struct gpu *gpu, const void *data, size_t bytes, struct gpu_memory **out,
+                        struct error *error);
     /* The memory's address for the CPU, or NULL where the CPU does not reach it. */
     void *(*host)(const struct gpu_memory *memory);
     /* Copies between memory and the caller's, which is the caller's again afterwards. Nothing that
@@ -92,8 +97,8 @@ struct gpu_driver {
     /* Waits for all that was committed; the first fault since the GPU was opened. */
     enum status (*wait)(struct gpu *gpu, struct error *error);
 
-    /* Notes, as mark `i`, the time at which the GPU has done what was dispatched so far; a mark holds
-     * until it is noted again. Both NULL: the driver knows no times. */
+    /* Notes, as mark `i`, the time at which the GPU has done what was dispatched so far; a mark
+     * holds until it is noted again. Both NULL: the driver knows no times. */
     void (*mark)(struct gpu *gpu, int i);
     /* After a wait: the seconds from mark `from` to mark `to`. */
     enum status (*marked)(struct gpu *gpu, int from, int to, double *seconds, struct error *error);

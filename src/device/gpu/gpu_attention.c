@@ -1,6 +1,6 @@
 /* Paged attention, and the pages as they lie on the GPU (kernels/args.h, struct kd_pages): native
  * kernels for 16-bit and int8 KV and common head sizes where the driver has them, else the shared
- * ones. */
+ * ones: of tiles for sequences with many rows, where the driver has_matrices, and of rows. */
 #include "device/gpu/gpu_split.h"
 
 #include "base/size.h"
@@ -190,8 +190,9 @@ static void run_native(struct gpu_device *gpu, const struct native *native,
     bool is_decode = args->q.rows == args->n_sequences;
     bool is_wide = native->few[1] != native->few[0] && (group > 8 || !is_decode);
     uint32_t width = is_wide ? 16 : 8;
-    struct kd_native_attention p = {.attention = *shape, .max_columns = few_columns(group, width)};
-    p.column_groups = p.max_columns / width;
+    struct kd_native_attention p = {.attention = *shape};
+    p.attention.max_columns = few_columns(group, width);
+    p.column_groups = p.attention.max_columns / width;
     int64_t n_heads = (int64_t)shape->pages.n_heads * p.column_groups;
     p.n_splits = n_splits(gpu, n_heads * args->n_sequences, is_wide ? 1 : native->per_processor);
     struct gpu_range few[10];
@@ -207,6 +208,54 @@ static void run_native(struct gpu_device *gpu, const struct native *native,
     gpu_run_shared(gpu, native->many, buffers, 7, &p, sizeof p,
                    (struct gpu_groups){shape->pages.n_heads, n_tiles, 1}, KD_MANY_QUERY_THREADS,
                    native->many_bytes);
+}
+
+/* The kernel of tiles for a head size and KV type; NULL: there is none. */
+static const enum gpu_kernel_name *matrix_of(const struct gpu_device *gpu,
+                                             const struct paged_attention_args *args)
+{
+    static const struct {
+        int32_t max_dim;
+        enum gpu_kernel_name of_floats, of_codes;
+    } all[] = {
+        {64, GPU_KERNEL_attention_matrix_64, GPU_KERNEL_attention_matrix_i8_64},
+        {96, GPU_KERNEL_attention_matrix_96, GPU_KERNEL_attention_matrix_i8_96},
+        {128, GPU_KERNEL_attention_matrix_128, GPU_KERNEL_attention_matrix_i8_128},
+        {256, GPU_KERNEL_attention_matrix_256, GPU_KERNEL_attention_matrix_i8_256},
+    };
+    const struct kv_layout *layout = &args->pages.layout;
+    /* It reads eight values of a head at once. */
+    if (!gpu->info.has_matrices || layout->head_dim % 8 || args->pages.offset % 16)
+        return NULL;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (layout->head_dim <= all[i].max_dim)
+            return layout->dtype == DTYPE_I8 ? &all[i].of_codes : &all[i].of_floats;
+    return NULL;
+}
+
+/* Sequences whose columns fill more than half a tile by tiles, the others by rows; only the device
+ * knows which are which. */
+static void run_shared(struct gpu_device *gpu, const struct gpu_range *buffers,
+                       struct kd_attention *shape, const struct paged_attention_args *args)
+{
+    bool is_decode = args->q.rows == args->n_sequences;
+    const enum gpu_kernel_name *tiles = is_decode ? NULL : matrix_of(gpu, args);
+    shape->max_columns = tiles ? KD_COLUMNS / 2 : UINT32_MAX;
+    if (tiles) {
+        gpu_beside_begin(gpu);
+        struct kd_attention_matrix p = {.attention = *shape,
+                                        .page_shift = gpu_log2(shape->pages.page_size)};
+        int64_t n_columns = (int64_t)args->q.rows * (shape->n_q_heads / shape->pages.n_heads);
+        gpu_run(gpu, *tiles, buffers, 7, &p, sizeof p,
+                (struct gpu_groups){shape->pages.n_heads,
+                                    ceil_div(n_columns, KD_COLUMNS) + args->n_sequences, 1},
+                shape->pages.head_dim > KD_COLUMN_DIMS ? 2 * KD_COLUMN_THREADS : KD_COLUMN_THREADS);
+    }
+    if (!gpu_split_attention(gpu, args, buffers, shape, !tiles))
+        gpu_run(gpu, GPU_KERNEL_paged_attention, buffers, 7, shape, sizeof *shape,
+                (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
+    if (tiles)
+        gpu_beside_end(gpu);
 }
 
 void gpu_paged_attention(struct device *device, const struct paged_attention_args *args)
@@ -231,7 +280,6 @@ void gpu_paged_attention(struct device *device, const struct paged_attention_arg
                              .scale = args->scale};
     if (native)
         run_native(gpu, native, buffers, &p, args);
-    else if (!gpu_split_attention(gpu, args, buffers, &p))
-        gpu_run(gpu, GPU_KERNEL_paged_attention, buffers, 7, &p, sizeof p,
-                (struct gpu_groups){args->q.rows, args->n_q_heads, 1}, KD_SIMD_WIDTH);
+    else
+        run_shared(gpu, buffers, &p, args);
 }

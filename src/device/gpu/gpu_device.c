@@ -202,6 +202,7 @@ static const struct device_table gpu_table = {
     .linear_load = gpu_linear_load,
     .linear_free = gpu_linear_free,
     .linear_bytes = gpu_linear_bytes,
+    .reads_in_place = gpu_reads_in_place,
     .linear_size = gpu_linear_size,
     .experts_load = gpu_experts_load,
     .experts_free = gpu_experts_free,

@@ -153,7 +153,15 @@
 #define GPU_MATRIX_KERNELS(X)                                                                      \
     X(linear_matrix_q4)                                                                            \
     X(linear_matrix_q8)                                                                            \
-    X(linear_matrix_f16)
+    X(linear_matrix_f16)                                                                           \
+    X(attention_matrix_64)                                                                         \
+    X(attention_matrix_96)                                                                         \
+    X(attention_matrix_128)                                                                        \
+    X(attention_matrix_256)                                                                        \
+    X(attention_matrix_i8_64)                                                                      \
+    X(attention_matrix_i8_96)                                                                      \
+    X(attention_matrix_i8_128)                                                                     \
+    X(attention_matrix_i8_256)
 
 /* And where it has_int8, loaded in int8 mode. */
 #define GPU_INT8_KERNELS(X)                                                                        \
@@ -275,6 +283,14 @@ void gpu_dispatch(struct gpu_device *gpu, enum gpu_kernel_name kernel,
 void gpu_release(struct gpu_device *gpu);
 void gpu_settle(struct gpu_device *gpu);
 
+static inline uint32_t gpu_log2(uint32_t power)
+{
+    uint32_t n = 0;
+    while (power >> n > 1)
+        n++;
+    return n;
+}
+
 /* Between these, what is queued may run side by side: each part of an op writes what no other one
  * touches. */
 void gpu_beside_begin(struct gpu_device *gpu);
@@ -298,6 +314,7 @@ enum status gpu_linear_load(struct device *device, const struct weight_slice *sl
 void gpu_linear_free(struct device *device, struct linear *linear);
 struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_slice *slices,
                                      int n_slices, int32_t max_rows);
+bool gpu_reads_in_place(const struct device *device, const struct weight_slice *slice);
 size_t gpu_linear_size(const struct linear *linear);
 
 /* gpu_moe.c */

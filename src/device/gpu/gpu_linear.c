@@ -202,6 +202,12 @@ struct device_bytes gpu_linear_bytes(struct device *device, const struct weight_
     return bytes;
 }
 
+bool gpu_reads_in_place(const struct device *device, const struct weight_slice *slice)
+{
+    const struct gpu_device *gpu = (const struct gpu_device *)(const void *)device;
+    return gpu_weight_stays(gpu, slice);
+}
+
 size_t gpu_linear_size(const struct linear *linear)
 {
     size_t bytes = 0;

@@ -1,12 +1,10 @@
 /* The ops that work on each row for itself, but those of gpu_inputs.c. */
-#include "device/gpu/gpu_device.h"
+#include "device/gpu/gpu_weight.h"
 
 #include "base/size.h"
-#include "device/gpu/gpu_upload.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Every kernel here gives a threadgroup to a row, or to a part of it. */
 static void run_rows(struct device *device, enum gpu_kernel_name kernel,
@@ -21,68 +19,27 @@ static void run_rows(struct device *device, enum gpu_kernel_name kernel,
  */
 
 struct embedding {
-    struct gpu_memory *memory;
-    int32_t cols;
-    enum kd_dtype dtype; /* quantized tables are expanded to f32 */
+    struct gpu_weight weight;
+    bool rounds_products; /* before biases are added, as the CPU's decoder does */
 };
-
-static enum kd_dtype dtype_of(const struct weight *weight)
-{
-    return weight->encoding == WEIGHT_F16    ? KD_F16
-           : weight->encoding == WEIGHT_BF16 ? KD_BF16
-                                             : KD_F32;
-}
-
-static size_t row_bytes(int64_t cols, enum kd_dtype dtype)
-{
-    return (size_t)cols * (dtype == KD_F32 ? 4 : 2);
-}
 
 uint64_t gpu_embedding_bytes(const struct weight *weight)
 {
-    return (uint64_t)weight->rows * row_bytes(weight->cols, dtype_of(weight));
-}
-
-static void load_row(void *context, int64_t row, uint8_t *scratch,
-                     uint8_t *const to[GPU_UPLOAD_SECTIONS])
-{
-    const struct weight *weight = context;
-    (void)scratch;
-    if (weight_is_float(weight))
-        memcpy(to[0], weight_row_data(weight, row), weight_row_bytes(weight));
-    else
-        weight_row_dequantize(weight, row, (float *)(void *)to[0]);
-}
-
-static enum status load_rows(struct gpu_device *gpu, const struct weight *weight,
-                             struct embedding *e, struct error *error)
-{
-    struct weight table = *weight;
-    size_t bytes = row_bytes(e->cols, e->dtype);
-    enum status status =
-        gpu->driver->alloc(gpu->gpu, (size_t)weight->rows * bytes, &e->memory, error);
-    struct gpu_upload upload = {.to = {e->memory, 0},
-                                .sections = {{0, bytes}},
-                                .n_items = weight->rows,
-                                .make = load_row,
-                                .context = &table};
-    return status == OK ? gpu_upload(gpu, &upload, error) : status;
+    struct kd_weight shape;
+    return gpu_table_describe(weight, &shape, NULL) == OK ? shape.matrix_bytes : 0;
 }
 
 enum status gpu_embedding_load(struct device *device, const struct weight *weight,
                                struct embedding **out, struct error *error)
 {
     *out = NULL;
-    if (weight->rows > INT32_MAX || weight->cols > INT32_MAX)
-        return error_set(error, ERROR_LIMIT,
-                         "an embedding table of %lld x %lld is larger than the limit of %d a side",
-                         (long long)weight->rows, (long long)weight->cols, INT32_MAX);
+    assert(!weight->has_order);
     struct embedding *e = calloc(1, sizeof *e);
     if (!e)
         return error_memory(error, sizeof *e);
-    e->cols = (int32_t)weight->cols;
-    e->dtype = dtype_of(weight);
-    enum status status = load_rows(gpu_device_of(device), weight, e, error);
+    /* Products of codes with other levels need no rounding. */
+    e->rounds_products = weight->encoding == WEIGHT_AFFINE && weight->levels.type == LEVEL_F32;
+    enum status status = gpu_table_load(gpu_device_of(device), &e->weight, weight, error);
     if (status != OK) {
         gpu_embedding_free(device, e);
         return status;
@@ -93,22 +50,22 @@ enum status gpu_embedding_load(struct device *device, const struct weight *weigh
 
 void gpu_embedding_free(struct device *device, struct embedding *e)
 {
-    struct gpu_device *gpu = gpu_device_of(device);
-    if (e && e->memory)
-        gpu->driver->free(gpu->gpu, e->memory);
+    if (e)
+        gpu_weight_done(gpu_device_of(device), &e->weight);
     free(e);
 }
 
 void gpu_embed(struct device *device, const struct embed_args *args)
 {
+    const struct embedding *table = args->table;
     assert(args->ids.dtype == DTYPE_I32 && args->out.dtype == DTYPE_F32);
-    assert(args->out.cols == args->table->cols);
+    assert((uint32_t)args->out.cols == table->weight.shape.cols);
     struct gpu_range buffers[] = {
-        {args->table->memory, 0}, gpu_tensor(&args->ids), gpu_tensor(&args->out)};
-    struct kd_embed p = {.cols = (uint32_t)args->out.cols,
-                         .dtype = args->table->dtype,
+        {table->weight.memory, 0}, gpu_tensor(&args->ids), gpu_tensor(&args->out)};
+    struct kd_embed p = {.weight = table->weight.shape,
                          .ids_stride = (uint32_t)args->ids.stride,
-                         .out_stride = (uint32_t)args->out.stride};
+                         .out_stride = (uint32_t)args->out.stride,
+                         .rounds_products = table->rounds_products};
     run_rows(device, GPU_KERNEL_embed, buffers, 3, &p, sizeof p, args->out.rows,
              ceil_div(args->out.cols, KD_ROW_THREADS));
 }

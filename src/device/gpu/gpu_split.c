@@ -79,16 +79,9 @@ static uint32_t choose_splits(const struct paged_attention_args *args, int64_t n
     return n;
 }
 
-static uint32_t log2_of(uint32_t power)
-{
-    uint32_t n = 0;
-    while (power >> n > 1)
-        n++;
-    return n;
-}
-
 bool gpu_split_attention(struct gpu_device *gpu, const struct paged_attention_args *args,
-                         const struct gpu_range buffers[7], const struct kd_attention *shape)
+                         const struct gpu_range buffers[7], const struct kd_attention *shape,
+                         bool may_split)
 {
     const struct kd_pages *pages = &shape->pages;
     const enum gpu_kernel_name *kernels = kernels_for(pages->head_dim, pages->dtype == KD_I8);
@@ -96,10 +89,10 @@ bool gpu_split_attention(struct gpu_device *gpu, const struct paged_attention_ar
         return false;
     uint32_t group = shape->n_q_heads / pages->n_heads;
     struct kd_attention_split p = {.attention = *shape,
-                                   .page_shift = log2_of(pages->page_size),
+                                   .page_shift = gpu_log2(pages->page_size),
                                    .n_chunks = (uint32_t)ceil_div(group, KD_SPLIT_HEADS)};
     int64_t y = (int64_t)pages->n_heads * p.n_chunks;
-    p.n_splits = choose_splits(args, args->q.rows * y);
+    p.n_splits = may_split ? choose_splits(args, args->q.rows * y) : 1;
     struct gpu_range all[9];
     memcpy(all, buffers, 7 * sizeof *all);
     all[7] = (struct gpu_range){gpu->split_parts, 0};

@@ -1,8 +1,10 @@
 /* Any encoding into the one layout that the kernels read: floats as they are, codes as a stream of
  * bits with f32 scales and biases, E4M3 as bytes with f32 scales. What an encoding saves by smaller
- * levels is lost; the plan counts what is really taken. */
+ * levels is lost; the plan counts what is really taken. Floats may also be read where they lie in
+ * the checkpoint; codes may not, since their levels lie elsewhere and as another type. */
 #include "device/gpu/gpu_weight.h"
 
+#include "base/log.h"
 #include "base/size.h"
 #include "base/weight_encode.h"
 #include "device/gpu/gpu_upload.h"
@@ -11,7 +13,8 @@
 
 enum { SECTION_ALIGN = 16, MAX_COLS = 1 << 22, MAX_ROWS = UINT16_MAX * KD_DOTS };
 
-static enum status check_slice(const struct weight_slice *slice, struct error *error)
+static enum status check_slice(const struct weight_slice *slice, int32_t max_rows,
+                               struct error *error)
 {
     const struct weight *w = &slice->weight;
     if (!weight_info(w->encoding))
@@ -32,9 +35,9 @@ static enum status check_slice(const struct weight_slice *slice, struct error *e
                          "columns %lld + %lld of a %s weight do not lie on its blocks of %d",
                          (long long)slice->col, (long long)slice->cols,
                          weight_info(w->encoding)->name, block);
-    if (slice->cols > MAX_COLS || slice->rows > MAX_ROWS)
+    if (slice->cols > MAX_COLS || slice->rows > max_rows)
         return error_set(error, ERROR_LIMIT, "a weight of %lld x %lld; at most %d x %d can be run",
-                         (long long)slice->rows, (long long)slice->cols, MAX_ROWS, MAX_COLS);
+                         (long long)slice->rows, (long long)slice->cols, (int)max_rows, MAX_COLS);
     return OK;
 }
 
@@ -52,12 +55,8 @@ static uint64_t add_section(struct kd_weight *out, uint64_t bytes)
     return at;
 }
 
-enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weight *out,
-                                struct error *error)
+static void describe(const struct weight_slice *slice, struct kd_weight *out)
 {
-    enum status status = check_slice(slice, error);
-    if (status != OK)
-        return status;
     const struct weight *w = &slice->weight;
     const struct weight_encoding_info info = weight_shape(w);
     *out = (struct kd_weight){.rows = (uint32_t)slice->rows, .cols = (uint32_t)slice->cols};
@@ -83,7 +82,30 @@ enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weig
         out->out_bias = add_section(out, (uint64_t)out->rows * sizeof(float));
     if (w->has_order)
         out->order = add_section(out, (uint64_t)out->cols * sizeof(int32_t));
-    return OK;
+}
+
+enum status gpu_weight_describe(const struct weight_slice *slice, struct kd_weight *out,
+                                struct error *error)
+{
+    enum status status = check_slice(slice, MAX_ROWS, error);
+    if (status == OK)
+        describe(slice, out);
+    return status;
+}
+
+static struct weight_slice slice_of(const struct weight *table)
+{
+    return (struct weight_slice){.weight = *table, .rows = table->rows, .cols = table->cols};
+}
+
+enum status gpu_table_describe(const struct weight *weight, struct kd_weight *out,
+                               struct error *error)
+{
+    struct weight_slice slice = slice_of(weight);
+    enum status status = check_slice(&slice, INT32_MAX, error);
+    if (status == OK)
+        describe(&slice, out);
+    return status;
 }
 
 struct load {
@@ -138,6 +160,48 @@ static enum status load_matrix(struct gpu_device *gpu, const struct weight_slice
     return status;
 }
 
+bool gpu_weight_stays(const struct gpu_device *gpu, const struct weight_slice *slice)
+{
+    const struct weight *w = &slice->weight;
+    if (!gpu->driver->wrap || !weight_is_float(w) || !w->data || w->unpacked || w->has_order ||
+        w->rope_head_dim || slice->pattern.run || slice->bias)
+        return false;
+    size_t row_bytes = weight_row_bytes(w);
+    return row_bytes % SECTION_ALIGN == 0 && row_bytes <= INT32_MAX &&
+           (uintptr_t)row_of(slice, 0).data % SECTION_ALIGN == 0;
+}
+
+/* False: there is no view of the slice, so that it must be copied. */
+static bool wrap(struct gpu_device *gpu, struct gpu_weight *w, const struct weight_slice *slice)
+{
+    struct error error;
+    if (!gpu_weight_stays(gpu, slice))
+        return false;
+    struct weight first = row_of(slice, 0);
+    size_t row_bytes = weight_row_bytes(&slice->weight);
+    size_t bytes = (size_t)(slice->rows - 1) * row_bytes + weight_row_bytes(&first);
+    if (gpu->driver->wrap(gpu->gpu, first.data, bytes, &w->memory, &error) != OK) {
+        log_debug("a weight is copied: %s", error.message);
+        return false;
+    }
+    w->shape.row_bytes = (uint32_t)row_bytes;
+    return true;
+}
+
+enum status gpu_table_load(struct gpu_device *gpu, struct gpu_weight *w,
+                           const struct weight *weight, struct error *error)
+{
+    struct weight_slice slice = slice_of(weight);
+    *w = (struct gpu_weight){0};
+    enum status status = gpu_table_describe(weight, &w->shape, error);
+    if (status != OK || wrap(gpu, w, &slice))
+        return status;
+    status = gpu->driver->alloc(gpu->gpu, w->shape.matrix_bytes, &w->memory, error);
+    return status == OK
+               ? load_matrix(gpu, &slice, &w->shape, &(struct gpu_range){w->memory, 0}, error)
+               : status;
+}
+
 static bool is_same(const struct kd_weight *a, const struct kd_weight *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
@@ -149,7 +213,7 @@ enum status gpu_weight_load(struct gpu_device *gpu, struct gpu_weight *w,
 {
     *w = (struct gpu_weight){0};
     enum status status = gpu_weight_describe(slices, &w->shape, error);
-    if (status != OK)
+    if (status != OK || (n_matrices == 1 && wrap(gpu, w, slices)))
         return status;
     size_t bytes = w->shape.matrix_bytes;
     status = gpu->driver->alloc(gpu->gpu, bytes * (size_t)n_matrices, &w->memory, error);

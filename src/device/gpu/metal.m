@@ -4,13 +4,14 @@
  * where the device put no barrier between them; Metal itself orders command buffers by the memory
  * that they touch. */
 #include "device/gpu/driver.h"
+#include "device/gpu/metal_archive.h"
+#include "device/gpu/metal_capture.h"
 #include "device/gpu/metal_kernels.h"
 #include "device/gpu/metal_pace.h"
+#include "device/gpu/metal_text.h"
 
-#include "base/cache_file.h"
 #include "base/log.h"
-#include "base/options.h"
-#include "base/sha256.h"
+#include "base/size.h"
 #include "base/system.h"
 
 #include <assert.h>
@@ -19,14 +20,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#import <Foundation/Foundation.h>
-#import <Metal/Metal.h>
-
 enum {
-    MAX_RUNNING = 32,  /* command buffers that are not known to have ended */
-    MAX_ARGS = 4096,   /* bytes that setBytes takes (Metal Feature Set Tables) */
-    SMALLEST = 16,     /* bytes of memory: Metal has no empty buffer */
-    FIRST_CAPTURE = 2, /* by default: the first work is a prompt, the second a token */
+    MAX_RUNNING = 32, /* command buffers that are not known to have ended */
+    MAX_ARGS = 4096,  /* bytes that setBytes takes (Metal Feature Set Tables) */
+    SMALLEST = 16,    /* bytes of memory: Metal has no empty buffer */
 };
 
 /* Of the working set that Metal recommends, left for other programs and for the window server. */
@@ -34,7 +31,7 @@ enum {
 
 struct gpu_memory {
     id<MTLBuffer> buffer;
-    size_t bytes;
+    size_t first, bytes; /* first: where it begins in a buffer of whole pages */
 };
 
 /* What a kernel handle points to. */
@@ -64,9 +61,7 @@ struct gpu {
     id<MTLBuffer> nothing; /* bound where a kernel has no buffer to touch */
     int index;
 
-    id<MTLBinaryArchive> archive; /* of compiled kernels; nil: they are not kept */
-    struct str archive_path;
-    bool is_archive_new; /* it has what the file lacks */
+    struct metal_archive archive;
 
     id residency; /* an MTLResidencySet, where the system has them */
     bool is_residency_new;
@@ -78,9 +73,7 @@ struct gpu {
     struct running running[MAX_RUNNING];
     int n_running;
 
-    const char *capture; /* file to write, or NULL */
-    long capture_at, n_works;
-    bool is_capturing;
+    struct metal_capture capture;
 
     struct mark *marks;
     int n_marks;
@@ -92,21 +85,11 @@ struct gpu {
 
 /* --- what went wrong -------------------------------------------------------------------------- */
 
-/* Metal's own words as one line; compilers write several. */
-static void text_of(NSError *cause, char *out, size_t size)
-{
-    const char *text = cause ? cause.localizedDescription.UTF8String : NULL;
-    snprintf(out, size, "%s", text ? text : "Metal gives no reason");
-    for (char *c = out; *c; c++)
-        if (*c == '\n')
-            *c = ' ';
-}
-
 static enum status fail(const struct gpu *gpu, const char *what, NSError *cause,
                         struct error *error)
 {
     char text[384];
-    text_of(cause, text, sizeof text);
+    metal_text(cause, text, sizeof text);
     return error_set(error, ERROR_IO, "Metal GPU %d: %s failed: %s", gpu->index, what, text);
 }
 
@@ -191,70 +174,6 @@ static enum status compile_source(struct gpu *gpu, const struct metal_source *so
     return OK;
 }
 
-/* The archive's name says what its kernels were made of and for. */
-static void name_archive(const struct gpu *gpu, char out[96])
-{
-    struct sha256 hash;
-    char hex[SHA256_HEX];
-    const char *device = gpu->device.name.UTF8String;
-    const char *system = [NSProcessInfo processInfo].operatingSystemVersionString.UTF8String;
-    sha256_init(&hash);
-    for (int i = 0; i < metal_n_sources; i++)
-        sha256_update(&hash, metal_sources[i].text, *metal_sources[i].bytes);
-    sha256_update(&hash, device, strlen(device));
-    sha256_update(&hash, system, strlen(system));
-    sha256_hex(&hash, hex);
-    snprintf(out, 96, "metal-%.32s.archive", hex);
-}
-
-static NSURL *url_of(const char *path)
-{
-    return [NSURL fileURLWithPath:[NSString stringWithUTF8String:path]];
-}
-
-/* An archive that cannot be read, kept or trusted costs a second at every start and nothing else.
- */
-static void open_archive(struct gpu *gpu)
-{
-    struct error error;
-    char name[96];
-    NSError *cause = nil;
-    name_archive(gpu, name);
-    if (cache_file_path(&gpu->archive_path, name, &error) != OK) {
-        log_debug("compiled kernels are not kept: %s", error.message);
-        return;
-    }
-    MTLBinaryArchiveDescriptor *wanted = [MTLBinaryArchiveDescriptor new];
-    if (cache_file_check(str_z(&gpu->archive_path), &error) == OK) {
-        wanted.url = url_of(str_z(&gpu->archive_path));
-        gpu->archive = [gpu->device newBinaryArchiveWithDescriptor:wanted error:&cause];
-    }
-    if (gpu->archive)
-        return;
-    wanted.url = nil;
-    gpu->archive = [gpu->device newBinaryArchiveWithDescriptor:wanted error:&cause];
-    gpu->is_archive_new = gpu->archive != nil;
-}
-
-/* Written beside its place and moved there, so that no other process reads half of it. */
-static void keep_archive(struct gpu *gpu)
-{
-    struct str aside = {0};
-    NSError *cause = nil;
-    if (!gpu->is_archive_new)
-        return;
-    gpu->is_archive_new = false;
-    str_printf(&aside, "%s.%ld", str_z(&gpu->archive_path), (long)getpid());
-    if (![gpu->archive serializeToURL:url_of(str_z(&aside)) error:&cause] ||
-        rename(str_z(&aside), str_z(&gpu->archive_path)) != 0) {
-        char text[256];
-        text_of(cause, text, sizeof text);
-        log_debug("compiled kernels are not kept: %s", text);
-        unlink(str_z(&aside));
-    }
-    str_done(&aside);
-}
-
 static id<MTLFunction> find_function(const struct gpu *gpu, const char *name)
 {
     NSString *wanted = [NSString stringWithUTF8String:name];
@@ -269,16 +188,11 @@ static id<MTLFunction> find_function(const struct gpu *gpu, const char *name)
 static id<MTLComputePipelineState> make_pipeline(struct gpu *gpu, id<MTLFunction> function,
                                                  NSError **cause)
 {
-    NSError *ignored = nil;
     MTLComputePipelineDescriptor *wanted = [MTLComputePipelineDescriptor new];
     wanted.label = function.name;
     wanted.computeFunction = function;
     wanted.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
-    if (gpu->archive) {
-        if (gpu->is_archive_new)
-            [gpu->archive addComputePipelineFunctionsWithDescriptor:wanted error:&ignored];
-        wanted.binaryArchives = @[ gpu->archive ];
-    }
+    metal_archive_use(&gpu->archive, wanted);
     return [gpu->device newComputePipelineStateWithDescriptor:wanted
                                                       options:MTLPipelineOptionNone
                                                    reflection:NULL
@@ -316,58 +230,6 @@ static enum status metal_kernel(struct gpu *gpu, const char *name, const struct 
     return OK;
 }
 
-/* --- traces for Xcode ------------------------------------------------------------------------- */
-
-/* CSGL_METAL_CAPTURE=FILE.gputrace writes the GPU's work between two waits: the second, or the one
- * whose number CSGL_METAL_CAPTURE_AT says. */
-static enum status capture_open(struct gpu *gpu, struct error *error)
-{
-    const char *at = options_environment("CSGL_METAL_CAPTURE_AT");
-    gpu->capture = options_environment("CSGL_METAL_CAPTURE");
-    gpu->capture_at = at ? strtol(at, NULL, 10) : FIRST_CAPTURE;
-    if (!gpu->capture)
-        return OK;
-    if (gpu->capture_at < 1)
-        return error_set(error, ERROR_INVALID,
-                         "CSGL_METAL_CAPTURE_AT is %s; it must be 1 for the first work, or more",
-                         at);
-    if (![[MTLCaptureManager sharedCaptureManager]
-            supportsDestination:MTLCaptureDestinationGPUTraceDocument])
-        return error_set(error, ERROR_UNSUPPORTED,
-                         "macOS writes no traces of this program for CSGL_METAL_CAPTURE; set "
-                         "MTL_CAPTURE_ENABLED=1 as well");
-    return OK;
-}
-
-/* Before the first command buffer of some work. */
-static void capture_begin(struct gpu *gpu)
-{
-    NSError *cause = nil;
-    gpu->n_works++;
-    if (!gpu->capture || gpu->n_works != gpu->capture_at)
-        return;
-    MTLCaptureDescriptor *wanted = [MTLCaptureDescriptor new];
-    wanted.captureObject = gpu->queue;
-    wanted.destination = MTLCaptureDestinationGPUTraceDocument;
-    wanted.outputURL = url_of(gpu->capture);
-    gpu->is_capturing =
-        [[MTLCaptureManager sharedCaptureManager] startCaptureWithDescriptor:wanted error:&cause];
-    if (!gpu->is_capturing) {
-        char text[256];
-        text_of(cause, text, sizeof text);
-        log_warn("%s is not written: %s", gpu->capture, text);
-    }
-}
-
-static void capture_end(struct gpu *gpu)
-{
-    if (!gpu->is_capturing)
-        return;
-    gpu->is_capturing = false;
-    [[MTLCaptureManager sharedCaptureManager] stopCapture];
-    log_info("the GPU's work number %ld is in %s", gpu->n_works, gpu->capture);
-}
-
 /* --- running ---------------------------------------------------------------------------------- */
 
 /* Waits for the oldest command buffer; learns from it how many dispatches the next ones get. */
@@ -378,7 +240,7 @@ static void finish_oldest(struct gpu *gpu)
     [buffer waitUntilCompleted];
     if (buffer.status == MTLCommandBufferStatusError) {
         char text[200];
-        text_of(buffer.error, text, sizeof text);
+        metal_text(buffer.error, text, sizeof text);
         keep_fault(gpu, text);
     }
     double seconds = buffer.GPUEndTime - buffer.GPUStartTime;
@@ -402,7 +264,7 @@ static void metal_commit(struct gpu *gpu)
         return;
     @autoreleasepool {
         [gpu->encoder endEncoding];
-        keep_archive(gpu);
+        metal_archive_keep(&gpu->archive);
         residency_commit(gpu);
         [gpu->buffer commit];
         if (gpu->n_running == MAX_RUNNING)
@@ -423,7 +285,7 @@ static bool encode(struct gpu *gpu)
     if (gpu->buffer)
         return true;
     if (gpu->n_running == 0)
-        capture_begin(gpu);
+        metal_capture_begin(&gpu->capture, gpu->queue);
     id<MTLCommandBuffer> buffer = [gpu->queue commandBuffer];
     gpu->encoder = [buffer computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
     if (!gpu->encoder) {
@@ -467,7 +329,7 @@ static void metal_dispatch(struct gpu *gpu, const struct gpu_kernel *kernel,
         for (int i = 0; i < n_buffers; i++) {
             const struct gpu_memory *memory = buffers[i].memory;
             [encoder setBuffer:memory ? memory->buffer : gpu->nothing
-                        offset:memory ? buffers[i].offset : 0
+                        offset:memory ? memory->first + buffers[i].offset : 0
                        atIndex:(NSUInteger)i];
         }
         [encoder setBytes:args length:args_bytes atIndex:(NSUInteger)n_buffers];
@@ -491,7 +353,7 @@ static enum status metal_wait(struct gpu *gpu, struct error *error)
     @autoreleasepool {
         while (gpu->n_running > 0)
             finish_oldest(gpu);
-        capture_end(gpu);
+        metal_capture_end(&gpu->capture);
     }
     if (!gpu->fault[0])
         return OK;
@@ -575,9 +437,37 @@ static enum status metal_alloc(struct gpu *gpu, size_t bytes, struct gpu_memory 
     return OK;
 }
 
+/* The pages that hold the bytes become a buffer. A page may lie in several, as where one tensor of
+ * a file ends and the next begins. */
+static enum status metal_wrap(struct gpu *gpu, const void *data, size_t bytes,
+                              struct gpu_memory **out, struct error *error)
+{
+    *out = NULL;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)data % page;
+    size_t rounded = size_round_up(first + bytes, page);
+    enum status status = check_room(gpu, rounded, error);
+    if (status != OK)
+        return status;
+    id<MTLBuffer> buffer = [gpu->device newBufferWithBytesNoCopy:(void *)((uintptr_t)data - first)
+                                                          length:rounded
+                                                         options:MTLResourceStorageModeShared
+                                                     deallocator:nil];
+    if (!buffer)
+        return fail(gpu, "reading a file's pages in place", nil, error);
+    struct gpu_memory *memory = calloc(1, sizeof *memory);
+    if (!memory)
+        return error_memory(error, sizeof *memory);
+    residency_add(gpu, buffer);
+    memory->buffer = buffer;
+    memory->first = first;
+    memory->bytes = bytes;
+    *out = memory;
+    return OK;
+}
+
 static void *metal_host(const struct gpu_memory *memory)
 {
-    return memory->buffer.contents;
+    return (char *)memory->buffer.contents + memory->first;
 }
 
 static enum status metal_write(struct gpu *gpu, const struct gpu_range *to, const void *from,
@@ -586,7 +476,7 @@ static enum status metal_write(struct gpu *gpu, const struct gpu_range *to, cons
     (void)gpu;
     enum status status = gpu_check_range(to, to->memory->bytes, bytes, error);
     if (status == OK && bytes)
-        memcpy((char *)to->memory->buffer.contents + to->offset, from, bytes);
+        memcpy((char *)metal_host(to->memory) + to->offset, from, bytes);
     return status;
 }
 
@@ -596,7 +486,7 @@ static enum status metal_read(struct gpu *gpu, const struct gpu_range *from, voi
     (void)gpu;
     enum status status = gpu_check_range(from, from->memory->bytes, bytes, error);
     if (status == OK && bytes)
-        memcpy(to, (const char *)from->memory->buffer.contents + from->offset, bytes);
+        memcpy(to, (const char *)metal_host(from->memory) + from->offset, bytes);
     return status;
 }
 
@@ -645,10 +535,10 @@ static enum status open_gpu(struct gpu *gpu, struct error *error)
     gpu->most_dispatches = METAL_FIRST_DISPATCHES;
     gpu->libraries = [NSMutableArray new];
     residency_open(gpu);
-    open_archive(gpu);
+    metal_archive_open(&gpu->archive, gpu->device);
     for (int i = 0; i < metal_n_sources && status == OK; i++)
         status = compile_source(gpu, &metal_sources[i], error);
-    return status == OK ? capture_open(gpu, error) : status;
+    return status == OK ? metal_capture_open(&gpu->capture, error) : status;
 }
 
 /* An object is let go by its pointer's last value, so each must be nil before its struct is freed.
@@ -665,9 +555,8 @@ static void metal_close(struct gpu *gpu)
         free(gpu->kernels);
         gpu->kernels = next;
     }
-    str_done(&gpu->archive_path);
+    metal_archive_close(&gpu->archive);
     free(gpu->marks);
-    gpu->archive = nil;
     gpu->residency = nil;
     gpu->nothing = nil;
     gpu->libraries = nil;
@@ -702,6 +591,7 @@ const struct gpu_driver gpu_driver_metal = {
     .info = metal_info,
     .alloc = metal_alloc,
     .free = metal_free,
+    .wrap = metal_wrap,
     .host = metal_host,
     .write = metal_write,
     .read = metal_read,

@@ -646,7 +646,7 @@ NATIVE void few(const float *q, const uint8_t *pages, const int32_t *q_start, co
     s.group = a.n_q_heads / a.pages.n_heads;
     s.n_columns = s.n_rows * s.group;
     s.first_column = blockIdx.x % p.column_groups * NQ * 8;
-    if (s.first_column >= s.n_columns || s.n_columns > p.max_columns)
+    if (s.first_column >= s.n_columns || s.n_columns > a.max_columns)
         return;
     const uint32_t first_end = s.kv_len - s.n_rows + 1;
     s.begin = a.window && first_end > a.window ? first_end - a.window : 0;

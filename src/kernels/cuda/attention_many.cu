@@ -46,7 +46,7 @@ NATIVE bool find_share(many_share &s, uint32_t index, const int32_t *q_start, co
     for (uint32_t first = 0; first < a.n_sequences; first += 32) {
         const uint32_t mine = first + lane;
         uint32_t n = mine < a.n_sequences ? rows_of(q_start, mine, a) * s.group : 0;
-        n = n > p.max_columns ? (n + KD_MANY_QUERIES - 1) / KD_MANY_QUERIES : 0;
+        n = n > a.max_columns ? (n + KD_MANY_QUERIES - 1) / KD_MANY_QUERIES : 0;
         uint32_t until = n; // tiles up to and with mine
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) {

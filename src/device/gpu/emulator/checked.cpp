@@ -32,7 +32,15 @@ struct Memory {
 
 enum { MARGIN = 4096, GROUP_CELLS = 65536, MAX_SEGMENTS = 64 };
 
+/* Memory that kernels only read; runs may overlap. */
+struct Lent {
+    const unsigned char *data;
+    size_t bytes;
+    Lent *next;
+};
+
 static Memory *memories;
+static Lent *lent;
 static Memory *last_found;
 static Cell group_cells[GROUP_CELLS];
 static uint32_t ordered_before = 1; /* threadgroups with smaller numbers ran before */
@@ -70,6 +78,27 @@ void memory_free(void *data)
             free(memory->data - MARGIN);
             free(memory->cells);
             free(memory);
+            return;
+        }
+}
+
+bool memory_lend(const void *data, size_t bytes)
+{
+    Lent *one = (Lent *)malloc(sizeof *one);
+    if (!one)
+        return false;
+    *one = Lent{(const unsigned char *)data, bytes, lent};
+    lent = one;
+    return true;
+}
+
+void memory_unlend(const void *data, size_t bytes)
+{
+    for (Lent **at = &lent; *at; at = &(*at)->next)
+        if ((*at)->data == data && (*at)->bytes == bytes) {
+            Lent *one = *at;
+            *at = one->next;
+            free(one);
             return;
         }
 }
@@ -189,6 +218,15 @@ static Memory *find_memory(const unsigned char *p)
     return NULL;
 }
 
+/* Whether all of these bytes were lent. */
+static bool is_lent(const unsigned char *p, size_t bytes)
+{
+    for (const Lent *l = lent; l; l = l->next)
+        if (p >= l->data && p + bytes <= l->data + l->bytes)
+            return true;
+    return false;
+}
+
 static void check_access(const void *pointer, size_t bytes, bool is_write, void *pc)
 {
     if (!is_running() || is_stack(pointer, bytes) || is_runtime(pointer, bytes))
@@ -206,6 +244,11 @@ static void check_access(const void *pointer, size_t bytes, bool is_write, void 
     }
     if (!is_write && is_program(p))
         return;
+    if (is_lent(p, bytes)) {
+        if (is_write)
+            fail(site_of(pc), "writes memory that kernels only read");
+        return;
+    }
     Memory *memory = find_memory(p);
     if (!memory)
         fail(site_of(pc), "%s memory that is nobody's", verb);

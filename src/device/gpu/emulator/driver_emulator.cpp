@@ -33,6 +33,7 @@ struct gpu {
 struct gpu_memory {
     unsigned char *data;
     size_t bytes;
+    bool is_lent; /* the caller's, and only read */
 };
 
 static uint64_t number_of(const char *variable)
@@ -92,8 +93,21 @@ static enum status emulator_alloc(struct gpu *gpu, size_t bytes, struct gpu_memo
         *out = NULL;
         return error_memory(error, bytes);
     }
-    **out = gpu_memory{data, bytes};
+    **out = gpu_memory{data, bytes, false};
     gpu->used_bytes += bytes;
+    return OK;
+}
+
+static enum status emulator_wrap(struct gpu *, const void *data, size_t bytes,
+                                 struct gpu_memory **out, struct error *error)
+{
+    *out = (struct gpu_memory *)malloc(sizeof **out);
+    if (!*out || !emulator::memory_lend(data, bytes)) {
+        free(*out);
+        *out = NULL;
+        return error_memory(error, sizeof **out);
+    }
+    **out = gpu_memory{(unsigned char *)(uintptr_t)data, bytes, true};
     return OK;
 }
 
@@ -101,8 +115,12 @@ static void emulator_free(struct gpu *gpu, struct gpu_memory *memory)
 {
     if (!memory)
         return;
-    gpu->used_bytes -= memory->bytes;
-    emulator::memory_free(memory->data);
+    if (memory->is_lent) {
+        emulator::memory_unlend(memory->data, memory->bytes);
+    } else {
+        gpu->used_bytes -= memory->bytes;
+        emulator::memory_free(memory->data);
+    }
     free(memory);
 }
 
@@ -250,6 +268,7 @@ extern "C" const struct gpu_driver gpu_driver_emulator = {
     .info = emulator_info,
     .alloc = emulator_alloc,
     .free = emulator_free,
+    .wrap = emulator_wrap,
     .host = emulator_host,
     .write = emulator_write,
     .read = emulator_read,

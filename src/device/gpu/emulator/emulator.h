@@ -122,6 +122,10 @@ extern char fault[512];
 /* Memory of the device; zeroed. */
 void *memory_alloc(size_t bytes);
 void memory_free(void *memory);
+/* Memory of the caller's that kernels may read until memory_unlend; false: there is no memory for
+ * the note of it. */
+bool memory_lend(const void *data, size_t bytes);
+void memory_unlend(const void *data, size_t bytes);
 /* What is launched from now on runs after all that was launched before. */
 void order_launches();
 

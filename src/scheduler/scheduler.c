@@ -337,7 +337,6 @@ static void learn_speed(struct scheduler *s, const struct step *step, double sec
 /* Rows whose requests are gone are not counted. */
 static void count_step(struct scheduler *s, const struct step *step)
 {
-    s->figures.steps++;
     s->figures.last_batch_size = step->n_sequences;
     s->figures.prefill_tokens += (uint64_t)step->n_prefill;
     for (int32_t i = 0; i < step->n_tokens - step->n_prefill; i++)
@@ -354,10 +353,12 @@ static enum status begin_step(struct scheduler *s, struct error *error)
     if (step->n_tokens == 0)
         return OK;
     step->begin = system_seconds();
+    step->is_traced = s->trace != NULL;
     enum status status = s->executor.queue(s->executor.context, &s->batch, step->draws, error);
     if (status != OK)
         return status;
     s->n_in_flight++;
+    s->figures.steps++;
     for (int32_t i = 0; i < step->n_sequences; i++)
         share_row(s, s->batch_requests[i]);
     return OK;
@@ -381,7 +382,7 @@ static enum status end_step(struct scheduler *s, struct error *error)
         if (step->want_requests[i] && !step->draws[i].is_given)
             take_token(s, step->want_requests[i], &s->samples[i]);
     }
-    if (s->trace)
+    if (s->trace && step->is_traced)
         trace_step(s, step, begin);
     return OK;
 }

@@ -47,7 +47,7 @@ typedef void (*scheduler_emit)(void *context, const struct token_event *event);
 
 struct scheduler_figures {
     int32_t n_running, n_waiting, last_batch_size;
-    uint64_t steps, prefill_tokens, decode_tokens, preemptions;
+    uint64_t steps /* queued */, prefill_tokens, decode_tokens, preemptions;
     /* Of prompts: tokens that were not computed; those whose K and V were there; those of the first
      * that a snapshot of the recurrent state saved. */
     uint64_t cached_tokens, kv_hit_tokens, snapshot_hit_tokens;

@@ -20,6 +20,7 @@ struct step {
     int32_t n_prefill; /* prompt tokens */
     int32_t n_scored;  /* wanted rows beyond one a sequence */
     double begin;      /* when it was queued */
+    bool is_traced;    /* its ops are recorded */
 };
 
 struct scheduler {

@@ -116,3 +116,15 @@ def test_batches_are_measured(csgl, weights):
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["batch_size"] for line in lines] == [1, 4]
     assert all(line["prefill_tokens_per_s"] > 0 and line["median_itl_ms"] > 0 for line in lines)
+
+
+def test_a_profile_of_some_steps_has_their_ops(csgl, weights, tmp_path):
+    trace = tmp_path / "trace.json"
+    result = csgl("bench_offline_throughput", *weights, "--device", DEVICE, "--num-prompts", "3", "--random-input-len",
+                  "8", "--random-output-len", "8", "--profile", "--profile-start-step", "1", "--profile-steps", "2",
+                  "--profile-output", trace)
+    assert result.returncode == 0, result.stderr
+    events = json.loads(trace.read_text())["traceEvents"]
+    steps = [event for event in events if event.get("cat", "").startswith("step")]
+    embeds = [event for event in events if event.get("name") == "embed"]
+    assert len(steps) == len(embeds) == 2

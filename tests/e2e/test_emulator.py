@@ -1,5 +1,6 @@
 """What happens when a GPU fails, on the emulator: CSGL_EMULATOR_FAULT and CSGL_EMULATOR_MEMORY make it fail."""
 
+import concurrent.futures
 import json
 import re
 import time
@@ -54,6 +55,21 @@ def test_a_fault_ends_requests_with_an_error_and_the_scheduler_comes_back(binary
         assert again.json["choices"] == first.json["choices"]
         assert any("dispatch 400 was to fail" in line for line in server.lines), server.lines
         assert starts(server) == 2
+    finally:
+        assert server.stop() == 0
+
+
+def test_a_fault_ends_the_requests_of_all_steps_under_way(binary, weights, monkeypatch):
+    monkeypatch.setenv("CSGL_EMULATOR_FAULT", "2500")
+    server = Server(binary, None, *weights, "--max-prefill-length", "64")
+    try:
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            prompts = ["a", "one more", "and another one"]
+            replies = list(pool.map(lambda prompt: server.complete(prompt, max_tokens=200, ignore_eos=True), prompts))
+        assert [reply.status for reply in replies] == [500] * 3, [reply.body for reply in replies]
+        assert all("dispatch 2500 was to fail" in reply.error["message"] for reply in replies)
+        wait_for_second_start(server)
+        assert server.complete("a", max_tokens=2).status == 200
     finally:
         assert server.stop() == 0
 

@@ -61,9 +61,10 @@ static inline enum status stub_run_oldest(struct stub *stub, struct error *error
 {
     unsigned i = stub->n_taken++ % 2;
     struct batch *b = &stub->steps[i].batch;
-    for (int32_t t = 0; t < b->n_tokens; t++)
-        if (b->drawn_by[t] >= 0)
-            b->tokens[t] = stub->drawn[b->drawn_by[t]].token;
+    for (int32_t t = 0; t < b->n_tokens; t++) {
+        int32_t token = b->drawn_by[t] < 0 ? b->tokens[t] : stub->drawn[b->drawn_by[t]].token;
+        b->tokens[t] = token < 0 ? 0 : token; /* as fill_ids does */
+    }
     return stub->run(stub->context, b, stub->steps[i].draws, stub->drawn, error);
 }
 

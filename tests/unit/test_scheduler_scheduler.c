@@ -19,6 +19,7 @@ enum {
 struct fake {
     uint64_t held[N_PAGES * PAGE]; /* what a slot holds: the hash of its token and all before it */
     int n_steps;
+    int broken_step; /* the step whose first row has no number among its logits; 0: none */
     bool fails;
 };
 
@@ -59,7 +60,8 @@ static enum status fake_run(void *context, const struct batch *b, const struct d
             if (wanted == b->n_want || b->want[wanted] != t)
                 continue;
             hash = fake->held[b->slots[0][t]];
-            int32_t token = next_token(hash, &draws[wanted]);
+            bool is_broken = fake->n_steps == fake->broken_step && wanted == 0;
+            int32_t token = is_broken ? -1 : next_token(hash, &draws[wanted]);
             out[wanted++] = (struct sample){.token = token, .logprob = score_of(hash, token)};
         }
         assert_int_equal(b->positions[b->q_start[i + 1] - 1] + 1, b->kv_len[i]);
@@ -406,6 +408,25 @@ static void a_failing_device_ends_its_requests(void **state)
         }
 }
 
+static void logits_without_a_number_end_their_request_alone(void **state)
+{
+    (void)state;
+    for (int executor = 0; executor < N_EXECUTORS; executor++) {
+        struct world *w = new_world(executor, POLICY_MIXED, KV_CACHE_RADIX, 64);
+        /* None ends before its limit. */
+        struct live *a = submit(w, 2 * MIN_TOKENS_EVERY, 0, 10, 20);
+        struct live *b = submit(w, MIN_TOKENS_EVERY, 0, 12, 20);
+        w->fake.broken_step = 6;
+        run_scheduler(w->scheduler);
+        assert_int_equal(a->finish, FINISH_ERROR);
+        assert_int_equal(a->n_seen, 5);
+        assert_int_equal(b->finish, FINISH_LENGTH);
+        struct kv_counts counts = kv_cache_counts(&w->cache, 0);
+        assert_int_equal(counts.n_own + counts.n_locked, 0);
+        end_world(w);
+    }
+}
+
 /* Decoding rows get a token in every step of the mixed policy, whatever is prefilled beside them.
  */
 static void mixed_policy_never_starves_decode(void **state)
@@ -515,6 +536,7 @@ int main(void)
         cmocka_unit_test(cancel_is_idempotent_at_every_stage),
         cmocka_unit_test(what_cannot_be_served_is_refused_with_a_sentence),
         cmocka_unit_test(a_failing_device_ends_its_requests),
+        cmocka_unit_test(logits_without_a_number_end_their_request_alone),
         cmocka_unit_test(mixed_policy_never_starves_decode),
         cmocka_unit_test(an_answer_is_shared_as_far_as_it_is_known),
         cmocka_unit_test(a_step_is_queued_behind_each_other_one),

@@ -160,6 +160,7 @@ ALWAYS_INLINE __m512i load_word(enum linear_packing packing, const struct span_w
     __m512i codes = _mm512_setzero_si512();
     if (bits & 4) {
         codes = _mm512_loadu_si512(p + 64 * (i % 4));
+        __asm__("" : "+v"(codes)); /* or both words of the line read it */
         codes = _mm512_and_si512(i < 4 ? codes : _mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15));
         p += 256;
     }
@@ -313,9 +314,10 @@ ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
     return part->padded_cols / SPAN;
 }
 
-/* linear_avx512.c: int8 activations. `is_first`: no rows before these have met the block. */
+/* linear_avx512.c: int8 activations, rows of one tile from its first on. `is_first`: no rows before
+ * these have met the blocks. */
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows, bool is_first,
+                        struct linear_range blocks, struct linear_range tile, bool is_first,
                         const struct linear_output *output);
 /* linear_quantize_avx512.c */
 void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,

@@ -8,13 +8,13 @@
 
 enum { MAX_ROWS = 8, PAIR_ROWS = 5, MAX_BLOCKS = 2 }; /* of a kernel */
 
-/* The blocks that a kernel multiplies at once. Two variables, not an array, which a compiler would
- * keep in memory; `second` is NULL for one block. */
+/* The blocks that a kernel multiplies at once, and what it asks of memory meanwhile. Two variables,
+ * not an array, which a compiler would keep in memory. */
 struct walks {
-    struct span_walk *first, *second;
-    /* Of two blocks: what to ask of memory next, and how many bytes a unit. */
-    uintptr_t *ahead;
-    size_t ahead_step;
+    struct span_walk *first, *second; /* second is NULL for one block */
+    bool is_spread;                   /* one block: each line asks for the one behind it */
+    uintptr_t *ahead;                 /* two blocks: what to ask for next, */
+    size_t ahead_step;                /* so many bytes a unit */
 };
 
 /* Activations of consecutive rows of one tile. */
@@ -63,6 +63,26 @@ ALWAYS_INLINE void ask_ahead(struct walks walks)
     *walks.ahead += walks.ahead_step;
 }
 
+/* Of a span; what opens groups and super spans lies between the codes and counts as a line of each.
+ */
+ALWAYS_INLINE int span_bytes_of(enum linear_packing packing)
+{
+    return 2 * unit_bytes_of(packing) + level_bytes_of(packing) +
+           (is_grouped(packing) || is_super(packing) ? 64 : 0);
+}
+
+/* Asks for what lies behind the lines of word i of unit u, so that all words of a span ask for all
+ * of one. */
+ALWAYS_INLINE void ask_behind(enum linear_packing packing, struct walks walks, int u, int i)
+{
+    const int n_lines = span_bytes_of(packing) / 64, place = u * UNIT_WORDS + i;
+    const int first = place * n_lines / (2 * UNIT_WORDS);
+    const int end = (place + 1) * n_lines / (2 * UNIT_WORDS);
+    if (walks.is_spread)
+        for (int line = first; line < end; line++)
+            prefetch_line(walks.first->at + 64 * line);
+}
+
 /* The i-th word to multiply of a unit or half of one: words that share a line of nibbles follow
  * each other, so that it is read once. */
 ALWAYS_INLINE int word_at(enum linear_packing packing, int first, int n_words, int i)
@@ -85,6 +105,8 @@ ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, struct walks wa
 #pragma GCC unroll 8
     for (int i = 0; i < n_words; i++) {
         const int word = word_at(packing, first, n_words, i);
+        if (!walks.second)
+            ask_behind(packing, walks, u, first + i);
         __m512i a = load_word(packing, walks.first, u, word);
         __m512i b = walks.second ? load_word(packing, walks.second, u, word) : a;
 #pragma GCC unroll 8
@@ -212,19 +234,19 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, bool has_spans, in
                                  const struct rows_view *rows, __m512 *out)
 {
     struct span_walk first = walk_begin(part, block), second = walk_begin(part, block + 1);
+    const int bits = packing_shapes[packing].bits;
+    const bool is_alone = n_blocks == 1 && rows->is_first;
+    const bool is_spread = is_alone && wants_spread(n, bits);
+    const bool is_burst = is_alone && !is_spread && wants_prefetch(n, bits);
     uintptr_t ahead = rows->ahead;
-    const struct walks walks = {&first, n_blocks == 2 ? &second : NULL, &ahead, rows->ahead_step};
+    const struct walks walks = {&first, n_blocks == 2 ? &second : NULL, is_spread, &ahead,
+                                rows->ahead_step};
     if (is_grouped(packing) && has_spans != (part->group_spans > 0))
         __builtin_unreachable();
     const size_t height = rows->height;
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
-    /* What opens groups and super spans lies between the codes: a line more a span is asked for. */
-    const int bits = packing_shapes[packing].bits;
-    const bool prefetches = rows->is_first && wants_prefetch(n, bits);
-    const int span_step = 2 * unit_bytes_of(packing) + level_bytes_of(packing) +
-                          (is_grouped(packing) || is_super(packing) ? 64 : 0);
     __m512 acc[MAX_BLOCKS][MAX_ROWS];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
@@ -233,8 +255,8 @@ ALWAYS_INLINE void multiply_rows(enum linear_packing packing, bool has_spans, in
         walk_enter(packing, &first, s);
         if (n_blocks == 2)
             walk_enter(packing, &second, s);
-        if (prefetches)
-            prefetch_for_rows(n, bits, first.at, span_step);
+        if (is_burst)
+            prefetch_for_rows(n, bits, first.at, span_bytes_of(packing));
         if (has_spans) {
             add_span(packing, n, walks, q, levels, height, acc);
         } else {

@@ -53,6 +53,20 @@ ALWAYS_INLINE bool wants_prefetch(int n, int bits)
     return !is_bound_by_memory(n, bits) || !__builtin_cpu_is("amd");
 }
 
+/* Whether each line that is read asks for the one PREFETCH_FAR behind it. Few rows then read as
+ * fast as Zen 5's memory, without or with requests in bursts a fifth slower; Zen 4's streams, and
+ * Zen 5's of a single row of 8 and 16 bits, are the fastest alone. */
+ALWAYS_INLINE bool wants_spread(int n, int bits)
+{
+    return (n > 1 || bits < 8) && __builtin_cpu_is("amd") && !__builtin_cpu_is("amdfam19h");
+}
+
+/* Past all weights a prefetch does nothing, so the place is a number. */
+ALWAYS_INLINE void prefetch_line(const uint8_t *at)
+{
+    _mm_prefetch((const char *)((uintptr_t)at + PREFETCH_FAR), _MM_HINT_T0);
+}
+
 /* For n rows (a constant) that meet weights of some bits at once. Under the products of many rows
  * requests from the first-level cache would fill its few miss buffers and hold up the activations:
  * the second level asks, from further away. */

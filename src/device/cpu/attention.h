@@ -117,6 +117,7 @@ struct attention_piece {
     int32_t place; /* of token 0 */
     int first, end;
     const void *k, *v;
+    const void *next; /* K of the piece that is read next; of the last one its own */
 };
 
 /* The steps of a tile: either `piece`, or the three that work on a block. */

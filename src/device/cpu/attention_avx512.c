@@ -317,10 +317,25 @@ static void coded_accumulate(struct attention_tile *tile, const struct attention
 
 /* --- few vectors, a piece at a time ------------------------------------------------------------ */
 
+/* Whether pieces ask for what is read next. Zen 4 reads a page that is walked in order as fast
+ * without; Zen 5 then reaches half of its memory's speed (docs/performance.md). */
+ALWAYS_INLINE bool wants_next(void)
+{
+    return !__builtin_cpu_is("amdfam19h");
+}
+
+/* Into the first level: the line that lies as far behind `next` as `at` behind `from`. */
+ALWAYS_INLINE void fetch_near(bool is_wanted, const void *from, const void *next, const void *at)
+{
+    if (is_wanted)
+        __builtin_prefetch((const char *)next + ((const char *)at - (const char *)from), 0, 3);
+}
+
 /* Scores of `rows` vectors, with so many sums each that products do not wait for one another. */
 ALWAYS_INLINE void piece_scores(int rows, int chains, const struct attention_tile *tile,
                                 const struct attention_piece *piece, int m, vec *scores)
 {
+    const bool is_wanted = wants_next();
     int dim = tile->view->head_dim;
     const uint16_t *q = tile->q16 + (size_t)m * (size_t)dim, *k = piece->k;
     vec sums[PIECE_ROWS][PIECE_PAIRS];
@@ -330,6 +345,7 @@ ALWAYS_INLINE void piece_scores(int rows, int chains, const struct attention_til
     for (int d = 0; d < dim; d += 2 * chains)
         for (int i = 0; i < chains; i++, k += 2 * VEC_LANES) {
             __m512bh values = (__m512bh)_mm512_loadu_si512(k);
+            fetch_near(is_wanted, piece->k, piece->v, k);
             for (int r = 0; r < rows; r++)
                 sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, pair_at(q + r * dim + d + 2 * i));
         }
@@ -373,6 +389,7 @@ ALWAYS_INLINE void piece_sums(int rows, int vecs, struct attention_tile *tile,
                               const struct attention_piece *piece, int m, int d,
                               const __mmask32 *halves)
 {
+    const bool is_wanted = wants_next();
     int dim = tile->view->head_dim;
     float *acc = tile->acc + (size_t)m * (size_t)dim + d;
     const uint16_t *p = tile->p16 + (size_t)m * ATTENTION_BLOCK;
@@ -387,6 +404,7 @@ ALWAYS_INLINE void piece_sums(int rows, int vecs, struct attention_tile *tile,
             weights[r] = pair_at(p + r * ATTENTION_BLOCK + 2 * pair);
         for (int i = 0; i < vecs; i++, at += 2 * VEC_LANES) {
             __m512bh values = (__m512bh)_mm512_maskz_loadu_epi16(halves[pair], at);
+            fetch_near(is_wanted, piece->v, piece->next, at);
             for (int r = 0; r < rows; r++)
                 sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, weights[r]);
         }

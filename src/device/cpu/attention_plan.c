@@ -92,6 +92,11 @@ static void count_unit(struct walk *walk, const struct attention_task *unit)
     walk->total += unit_cost(unit) / unit->n_kv_heads * walk->shape->n_kv_heads;
 }
 
+static bool is_by_pieces(const struct attention_shape *shape, const struct attention_task *unit)
+{
+    return unit->n_rows * unit->n_heads <= shape->few;
+}
+
 /* As many parts as are worth while. */
 static void emit_parts(struct walk *walk, const struct attention_task *unit)
 {
@@ -100,7 +105,8 @@ static void emit_parts(struct walk *walk, const struct attention_task *unit)
     int64_t wanted = unit_cost(unit) * walk->most_parts / walk->total;
     int32_t parts = (int32_t)(wanted < tokens / LEAST_PART ? wanted : tokens / LEAST_PART);
     parts = parts < 1 ? 1 : parts;
-    int32_t part = (int32_t)ceil_div(ceil_div(tokens, parts), ATTENTION_BLOCK) * ATTENTION_BLOCK;
+    int32_t step = is_by_pieces(walk->shape, unit) ? ATTENTION_PIECE : ATTENTION_BLOCK;
+    int32_t part = (int32_t)ceil_div(ceil_div(tokens, parts), step) * step;
     parts = (int32_t)ceil_div(tokens, part);
     int32_t slot = -1;
     if (parts > 1) {

@@ -67,14 +67,16 @@ static void expand_scales(struct attention_block *block, float *scales)
 }
 
 /* Memory in the order in which it lies: of a page all heads, of a head K and then V. Read so, the
- * processor sees what comes next; a head's pages one after the other are 64 KiB apart. */
+ * processor sees what comes next; a head's pages one after the other are 64 KiB apart. A piece is
+ * computed when the one behind it is known. */
 static void walk_pieces(const struct attention_math *math, struct attention_tile *tile,
                         const int32_t *pages, int32_t kv_head, int32_t n_kv_heads, int32_t begin,
                         int32_t end)
 {
     const struct kv_view *view = tile->view;
     int n = tile->n / n_kv_heads;
-    int32_t seen = begin > tile->first[0] ? begin : tile->first[0];
+    int32_t seen = begin > tile->first[0] ? begin : tile->first[0], head = 0;
+    struct attention_piece piece = {0};
     for (int32_t start = begin; start < end;) {
         int32_t page = start / view->page_size;
         int32_t border = (page + 1) * view->page_size, stop = border < end ? border : end;
@@ -82,18 +84,24 @@ static void walk_pieces(const struct attention_math *math, struct attention_tile
             char *k = kv_k_head(view, pages[page], kv_head + h);
             for (int32_t place = start; place < stop; place += ATTENTION_PIECE) {
                 int32_t inside = place % view->page_size;
-                struct attention_piece piece = {.place = place,
-                                                .first = seen > place ? seen - place : 0,
-                                                .end = stop - place,
-                                                .k = kv_k_piece(view, k, inside),
-                                                .v = kv_v_piece(view, k, inside)};
-                if (piece.end > ATTENTION_PIECE)
-                    piece.end = ATTENTION_PIECE;
-                math->piece(tile, &piece, h * n, n);
+                const void *next = kv_k_piece(view, k, inside);
+                piece.next = next;
+                if (piece.k)
+                    math->piece(tile, &piece, head * n, n);
+                head = h;
+                piece = (struct attention_piece){
+                    .place = place,
+                    .first = seen > place ? seen - place : 0,
+                    .end = stop - place < ATTENTION_PIECE ? stop - place : ATTENTION_PIECE,
+                    .k = next,
+                    .v = kv_v_piece(view, k, inside),
+                    .next = next};
             }
         }
         start = stop;
     }
+    if (piece.k)
+        math->piece(tile, &piece, head * n, n);
 }
 
 static void walk_blocks(const struct attention_kernels *kernels, const struct attention_math *math,

@@ -247,7 +247,8 @@ static void multiply_int8(const struct linear_part *part, const struct linear_in
                 struct panel panel = panel_at(part, scratch, block - first);
                 struct linear_range tile = {row, row + n};
                 if (is_vnni_tile(part, in, row / TILE_ROWS_MAX))
-                    linear_avx512_int8(part, in, block, tile, row == rows.first, output);
+                    linear_avx512_int8(part, in, (struct linear_range){block, block + 1}, tile,
+                                       row == rows.first, output);
                 else
                     multiply_tile(part, in, &panel, block, row, (int)n, output);
             }

@@ -4,7 +4,18 @@
  * keeps to the same order. */
 #include "device/cpu/linear_avx512.h"
 
-enum { MAX_ROWS = 8 }; /* of a kernel */
+#include "base/size.h"
+
+enum { MAX_ROWS = 8, PAIR_ROWS = 5, MAX_BLOCKS = 2 }; /* of a kernel */
+
+/* The blocks that a kernel multiplies at once, and what it asks of memory meanwhile. Two variables,
+ * not an array, which a compiler would keep in memory. */
+struct walks {
+    struct span_walk *first, *second; /* second is NULL for one block */
+    bool is_spread;                   /* one block: each line asks for the one behind it */
+    uintptr_t *ahead;                 /* two blocks: what to ask for next, */
+    size_t ahead_step;                /* so many bytes a unit */
+};
 
 /* Activations of consecutive rows of one tile. */
 struct rows_view {
@@ -13,7 +24,18 @@ struct rows_view {
     const int32_t *sums; /* levels' order, three a row */
     size_t height;
     bool is_first; /* of the rows that the block meets in this call */
+    uintptr_t ahead;
+    size_t ahead_step;
 };
+
+/* Moves on to the rows that follow the first n. */
+ALWAYS_INLINE void rows_advance(struct rows_view *rows, int n)
+{
+    rows->codes += n * UNIT;
+    rows->levels += n;
+    rows->sums += n;
+    rows->is_first = false;
+}
 
 ALWAYS_INLINE __m512i broadcast_word(const int8_t *p)
 {
@@ -32,154 +54,249 @@ ALWAYS_INLINE __m512i start_sum(enum linear_packing packing, const int32_t *nega
                              (unsigned)__builtin_ctz((unsigned)offset));
 }
 
-/* sums[i] += the products of n_words words of codes, from the first-th of unit u on, with row i's
- * activations. Word by word over all rows, so that the sums, each a chain of dependent products,
- * run side by side. No later weights are read before these: a compiler that moves loads of the next
- * unit up takes lines out of turn, and a row of 8 bits runs at half of memory's speed. */
-ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, const struct span_walk *walk,
-                             int u, int first, int n_words, const int8_t *q, __m512i sums[MAX_ROWS])
+/* Asks for the next bytes, half a span's at a time: requests for a whole span at once fill the miss
+ * buffers, and the products wait. */
+ALWAYS_INLINE void ask_ahead(struct walks walks)
 {
+    for (size_t i = 0; i < walks.ahead_step; i += 64)
+        _mm_prefetch((const char *)(*walks.ahead + i), _MM_HINT_T1);
+    *walks.ahead += walks.ahead_step;
+}
+
+/* Of a span; what opens groups and super spans lies between the codes and counts as a line of each.
+ */
+ALWAYS_INLINE int span_bytes_of(enum linear_packing packing)
+{
+    return 2 * unit_bytes_of(packing) + level_bytes_of(packing) +
+           (is_grouped(packing) || is_super(packing) ? 64 : 0);
+}
+
+/* Asks for what lies behind the lines of word i of unit u, so that all words of a span ask for all
+ * of one. */
+ALWAYS_INLINE void ask_behind(enum linear_packing packing, struct walks walks, int u, int i)
+{
+    const int n_lines = span_bytes_of(packing) / 64, place = u * UNIT_WORDS + i;
+    const int first = place * n_lines / (2 * UNIT_WORDS);
+    const int end = (place + 1) * n_lines / (2 * UNIT_WORDS);
+    if (walks.is_spread)
+        for (int line = first; line < end; line++)
+            prefetch_line(walks.first->at + 64 * line);
+}
+
+/* The i-th word to multiply of a unit or half of one: words that share a line of nibbles follow
+ * each other, so that it is read once. */
+ALWAYS_INLINE int word_at(enum linear_packing packing, int first, int n_words, int i)
+{
+    bool is_shared = packing_shapes[packing].bits != 8 && n_words == UNIT_WORDS;
+    return is_shared ? i / 2 + i % 2 * (UNIT_WORDS / 2) : first + i;
+}
+
+/* sums[b][i] += the products of n_words words of block b's codes, from the first-th of unit u on,
+ * with row i's activations. Word by word over all rows and blocks, so that the sums, each a chain
+ * of dependent products, run side by side. No later weights are read before these: a compiler that
+ * moves loads of the next unit up takes lines out of turn, and a row of 8 bits runs at half of
+ * memory's speed. */
+ALWAYS_INLINE void dot_words(enum linear_packing packing, int n, struct walks walks, int u,
+                             int first, int n_words, const int8_t *q,
+                             __m512i sums[MAX_BLOCKS][MAX_ROWS])
+{
+    if (walks.second && first == 0)
+        ask_ahead(walks);
 #pragma GCC unroll 8
-    for (int word = first; word < first + n_words; word++) {
-        __m512i codes = load_word(packing, walk, u, word);
+    for (int i = 0; i < n_words; i++) {
+        const int word = word_at(packing, first, n_words, i);
+        if (!walks.second)
+            ask_behind(packing, walks, u, first + i);
+        __m512i a = load_word(packing, walks.first, u, word);
+        __m512i b = walks.second ? load_word(packing, walks.second, u, word) : a;
 #pragma GCC unroll 8
-        for (int i = 0; i < n; i++)
-            sums[i] = _mm512_dpbusd_epi32(sums[i], codes, broadcast_word(q + i * UNIT + 4 * word));
+        for (int row = 0; row < n; row++) {
+            __m512i x = broadcast_word(q + row * UNIT + 4 * word);
+            sums[0][row] = _mm512_dpbusd_epi32(sums[0][row], a, x);
+            if (walks.second)
+                sums[1][row] = _mm512_dpbusd_epi32(sums[1][row], b, x);
+        }
     }
     __asm__ volatile("" ::: "memory");
 }
 
-/* acc[i] += the group of columns whose codes these are, times row i. */
-ALWAYS_INLINE void add_group(enum linear_packing packing, int n, const struct span_walk *walk,
-                             int u, int first, int n_words, __m512 scale, const int8_t *q,
-                             const float *scales, const int32_t *negative_sums,
-                             __m512 acc[MAX_ROWS])
+/* acc[i] += sums[i] under both scales. */
+ALWAYS_INLINE void add_sums(int n, const __m512i *sums, __m512 scale, const float *scales,
+                            __m512 *acc)
 {
-    __m512i sums[MAX_ROWS];
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        sums[i] = start_sum(packing, negative_sums + i);
-    dot_words(packing, n, walk, u, first, n_words, q, sums);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]),
                                  _mm512_mul_ps(scale, _mm512_set1_ps(scales[i])), acc[i]);
 }
 
-/* Unit u of n rows; levels and sums lie `height` apart. */
-ALWAYS_INLINE void add_unit(enum linear_packing packing, int n, const struct span_walk *walk, int u,
-                            struct unit_levels levels, const int8_t *q, const float *scales,
-                            const int32_t *sums, size_t height, __m512 acc[MAX_ROWS])
+/* acc[b][i] += the group of columns whose codes these are, times row i. */
+ALWAYS_INLINE void add_group(enum linear_packing packing, int n, struct walks walks, int u,
+                             int first, int n_words, __m512 scale, __m512 second_scale,
+                             const int8_t *q, const float *scales, const int32_t *negative_sums,
+                             __m512 acc[MAX_BLOCKS][MAX_ROWS])
 {
-    if (!has_halves(packing)) {
-        add_group(packing, n, walk, u, 0, UNIT_WORDS, levels.scale, q, scales, sums, acc);
-        if (!has_unit_bias(packing))
-            return;
+    __m512i sums[MAX_BLOCKS][MAX_ROWS];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        sums[0][i] = sums[1][i] = start_sum(packing, negative_sums + i);
+    dot_words(packing, n, walks, u, first, n_words, q, sums);
+    add_sums(n, sums[0], scale, scales, acc[0]);
+    if (walks.second)
+        add_sums(n, sums[1], second_scale, scales, acc[1]);
+}
+
+/* acc[i] += what the biases of unit u add. */
+ALWAYS_INLINE void add_biases(enum linear_packing packing, int n, const struct unit_levels *levels,
+                              const float *scales, const int32_t *sums, size_t height, __m512 *acc)
+{
+    if (!has_halves(packing) && has_unit_bias(packing)) {
 #pragma GCC unroll 8
         for (int i = 0; i < n; i++)
             acc[i] =
-                _mm512_fmadd_ps(levels.second, _mm512_set1_ps(scales[height + (size_t)i]), acc[i]);
-        return;
+                _mm512_fmadd_ps(levels->second, _mm512_set1_ps(scales[height + (size_t)i]), acc[i]);
     }
-    add_group(packing, n, walk, u, 0, 4, levels.scale, q, scales, sums + height, acc);
-    add_group(packing, n, walk, u, 4, 4, levels.second, q, scales, sums + 2 * height, acc);
     for (int h = 0; h < 2 && has_half_bias(packing); h++) {
 #pragma GCC unroll 8
         for (int i = 0; i < n; i++) {
             float negative_sum = scales[i] * (float)sums[(size_t)(1 + h) * height + (size_t)i];
-            acc[i] = _mm512_fmadd_ps(levels.minimum[h], _mm512_set1_ps(negative_sum), acc[i]);
+            acc[i] = _mm512_fmadd_ps(levels->minimum[h], _mm512_set1_ps(negative_sum), acc[i]);
         }
+    }
+}
+
+/* Unit u of n rows; levels and sums lie `height` apart. */
+ALWAYS_INLINE void add_unit(enum linear_packing packing, int n, struct walks walks, int u,
+                            const int8_t *q, const float *scales, const int32_t *sums,
+                            size_t height, __m512 acc[MAX_BLOCKS][MAX_ROWS])
+{
+    struct unit_levels a = load_levels(packing, walks.first, u);
+    struct unit_levels b = walks.second ? load_levels(packing, walks.second, u) : a;
+    if (has_halves(packing)) {
+        add_group(packing, n, walks, u, 0, 4, a.scale, b.scale, q, scales, sums + height, acc);
+        add_group(packing, n, walks, u, 4, 4, a.second, b.second, q, scales, sums + 2 * height,
+                  acc);
+    } else {
+        add_group(packing, n, walks, u, 0, UNIT_WORDS, a.scale, b.scale, q, scales, sums, acc);
+    }
+    add_biases(packing, n, &a, scales, sums, height, acc[0]);
+    if (walks.second)
+        add_biases(packing, n, &b, scales, sums, height, acc[1]);
+}
+
+/* both[i] = the first unit's sums of a span under their rows' scales. */
+ALWAYS_INLINE void scale_sums(int n, const __m512i *sums, const float *levels, __m512 *both)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        both[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(levels[i]));
+}
+
+/* acc[i] += both units of a span: `both`, and the second's sums. */
+ALWAYS_INLINE void finish_span(int n, const struct span_walk *walk, const __m512i *sums,
+                               const __m512 *both, const float *levels, size_t height, __m512 *acc)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
+        const float *at = levels + i;
+        __m512 codes = _mm512_add_ps(_mm512_set1_ps(at[height]), _mm512_set1_ps(at[3 * height]));
+        __m512 all =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(at[2 * height]), both[i]);
+        acc[i] = _mm512_fmadd_ps(walk->scale[0], all, acc[i]);
+        acc[i] = _mm512_fmadd_ps(walk->bias[0], codes, acc[i]);
     }
 }
 
 /* A span under one scale and one bias (and no offset): the units' sums meet each other before they
  * meet the weights' scale, three multiplications a row in place of four. */
-ALWAYS_INLINE void add_span(enum linear_packing packing, int n, const struct span_walk *walk,
-                            const int8_t *q, const float *levels, size_t height,
-                            __m512 acc[MAX_ROWS])
+ALWAYS_INLINE void add_span(enum linear_packing packing, int n, struct walks walks, const int8_t *q,
+                            const float *levels, size_t height, __m512 acc[MAX_BLOCKS][MAX_ROWS])
 {
-    __m512i sums[2][MAX_ROWS];
-    __m512 both[MAX_ROWS];
+    __m512i sums[2][MAX_BLOCKS][MAX_ROWS];
+    __m512 both[MAX_BLOCKS][MAX_ROWS];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
-        sums[0][i] = sums[1][i] = _mm512_setzero_si512();
-    dot_words(packing, n, walk, 0, 0, UNIT_WORDS, q, sums[0]);
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        both[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[0][i]), _mm512_set1_ps(levels[i]));
-    dot_words(packing, n, walk, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i++) {
-        const float *at = levels + i;
-        both[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[1][i]), _mm512_set1_ps(at[2 * height]),
-                                  both[i]);
-        __m512 codes = _mm512_add_ps(_mm512_set1_ps(at[height]), _mm512_set1_ps(at[3 * height]));
-        acc[i] = _mm512_fmadd_ps(walk->scale[0], both[i], acc[i]);
-        acc[i] = _mm512_fmadd_ps(walk->bias[0], codes, acc[i]);
-    }
+        sums[0][0][i] = sums[0][1][i] = sums[1][0][i] = sums[1][1][i] = _mm512_setzero_si512();
+    dot_words(packing, n, walks, 0, 0, UNIT_WORDS, q, sums[0]);
+    scale_sums(n, sums[0][0], levels, both[0]);
+    if (walks.second)
+        scale_sums(n, sums[0][1], levels, both[1]);
+    dot_words(packing, n, walks, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
+    finish_span(n, walks.first, sums[1][0], both[0], levels, height, acc[0]);
+    if (walks.second)
+        finish_span(n, walks.second, sums[1][1], both[1], levels, height, acc[1]);
 }
 
-/* n rows (a constant) times one block; each weight is read and unpacked once. The first rows of a
- * block ask for the memory that the first rows of the next ones will read. */
-ALWAYS_INLINE void multiply_rows(enum linear_packing packing, bool has_spans, int n,
+/* n rows (a constant) times one or two blocks; each weight is read and unpacked once. The first
+ * rows of a block ask for the memory that the first rows of the next ones will read. */
+ALWAYS_INLINE void multiply_rows(enum linear_packing packing, bool has_spans, int n_blocks, int n,
                                  const struct linear_part *part, int64_t block,
                                  const struct rows_view *rows, __m512 *out)
 {
-    struct span_walk walk = walk_begin(part, block);
-    if (is_grouped(packing) && has_spans != (walk.group_spans > 0))
+    struct span_walk first = walk_begin(part, block), second = walk_begin(part, block + 1);
+    const int bits = packing_shapes[packing].bits;
+    const bool is_alone = n_blocks == 1 && rows->is_first;
+    const bool is_spread = is_alone && wants_spread(n, bits);
+    const bool is_burst = is_alone && !is_spread && wants_prefetch(n, bits);
+    uintptr_t ahead = rows->ahead;
+    const struct walks walks = {&first, n_blocks == 2 ? &second : NULL, is_spread, &ahead,
+                                rows->ahead_step};
+    if (is_grouped(packing) && has_spans != (part->group_spans > 0))
         __builtin_unreachable();
     const size_t height = rows->height;
     const int8_t *q = rows->codes;
     const float *levels = rows->levels;
     const int32_t *sums = rows->sums;
-    /* What opens groups and super spans lies between the codes: a line more a span is asked for. */
-    const int bits = packing_shapes[packing].bits;
-    const bool prefetches = rows->is_first && wants_prefetch(n, bits);
-    const int span_step = 2 * unit_bytes_of(packing) + level_bytes_of(packing) +
-                          (is_grouped(packing) || is_super(packing) ? 64 : 0);
-    __m512 acc[MAX_ROWS];
+    __m512 acc[MAX_BLOCKS][MAX_ROWS];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
-        acc[i] = _mm512_setzero_ps();
+        acc[0][i] = acc[1][i] = _mm512_setzero_ps();
     for (int s = 0; s < n_spans_of(part); s++) {
-        walk_enter(packing, &walk, s);
-        if (prefetches)
-            prefetch_for_rows(n, bits, walk.at, span_step);
+        walk_enter(packing, &first, s);
+        if (n_blocks == 2)
+            walk_enter(packing, &second, s);
+        if (is_burst)
+            prefetch_for_rows(n, bits, first.at, span_bytes_of(packing));
         if (has_spans) {
-            add_span(packing, n, &walk, q, levels, height, acc);
+            add_span(packing, n, walks, q, levels, height, acc);
         } else {
-            for (size_t u = 0; u < 2; u++) {
-                struct unit_levels unit = load_levels(packing, &walk, (int)u);
-                add_unit(packing, n, &walk, (int)u, unit, q + u * height * UNIT,
-                         levels + u * height * 2, sums + u * height * 3, height, acc);
-            }
+            for (size_t u = 0; u < 2; u++)
+                add_unit(packing, n, walks, (int)u, q + u * height * UNIT, levels + u * height * 2,
+                         sums + u * height * 3, height, acc);
         }
         q += 2 * height * UNIT;
         levels += 2 * height * 2;
         sums += 2 * height * 3;
-        walk_leave(packing, &walk);
+        walk_leave(packing, &first);
+        walk_leave(packing, &second);
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        out[i] = acc[i];
+    for (int i = 0; i < n; i++) {
+        out[i] = acc[0][i];
+        if (n_blocks == 2)
+            out[n + i] = acc[1][i];
+    }
 }
 
 typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
                             const struct rows_view *rows, __m512 *acc);
 
-#define KERNEL(name, packing, has_spans, n)                                                        \
-    static void multiply_##name##_##n(const struct linear_part *part, int64_t block,               \
-                                      const struct rows_view *rows, __m512 *out)                   \
+#define KERNEL(name, packing, has_spans, b, n)                                                     \
+    static void multiply_##name##_##b##_##n(const struct linear_part *part, int64_t block,         \
+                                            const struct rows_view *rows, __m512 *out)             \
     {                                                                                              \
-        multiply_rows(packing, has_spans, n, part, block, rows, out);                              \
+        multiply_rows(packing, has_spans, b, n, part, block, rows, out);                           \
     }
 #define KERNELS(name, packing, has_spans)                                                          \
-    KERNEL(name, packing, has_spans, 1)                                                            \
-    KERNEL(name, packing, has_spans, 2)                                                            \
-    KERNEL(name, packing, has_spans, 3)                                                            \
-    KERNEL(name, packing, has_spans, 4)                                                            \
-    KERNEL(name, packing, has_spans, 6)                                                            \
-    KERNEL(name, packing, has_spans, 8)
+    KERNEL(name, packing, has_spans, 1, 1)                                                         \
+    KERNEL(name, packing, has_spans, 1, 2)                                                         \
+    KERNEL(name, packing, has_spans, 1, 3)                                                         \
+    KERNEL(name, packing, has_spans, 1, 4)                                                         \
+    KERNEL(name, packing, has_spans, 1, 6)                                                         \
+    KERNEL(name, packing, has_spans, 1, 8)                                                         \
+    KERNEL(name, packing, has_spans, 2, 3)                                                         \
+    KERNEL(name, packing, has_spans, 2, 4)                                                         \
+    KERNEL(name, packing, has_spans, 2, 5)
 #define UNIT_KERNELS(packing) KERNELS(packing##_units, PACKING_##packing, false)
 #define SPAN_KERNELS(packing) KERNELS(packing##_spans, PACKING_##packing, true)
 QUANTIZED_PACKINGS(UNIT_KERNELS)
@@ -187,40 +304,104 @@ GROUPED_PACKINGS(SPAN_KERNELS)
 
 #define KERNEL_ROW(name)                                                                           \
     {                                                                                              \
-        [1] = multiply_##name##_1, [2] = multiply_##name##_2, [3] = multiply_##name##_3,           \
-        [4] = multiply_##name##_4, [6] = multiply_##name##_6, [8] = multiply_##name##_8            \
+        {[1] = multiply_##name##_1_1, [2] = multiply_##name##_1_2, [3] = multiply_##name##_1_3,    \
+         [4] = multiply_##name##_1_4, [6] = multiply_##name##_1_6, [8] = multiply_##name##_1_8},   \
+        {                                                                                          \
+            [3] = multiply_##name##_2_3, [4] = multiply_##name##_2_4, [5] = multiply_##name##_2_5  \
+        }                                                                                          \
     }
 #define UNIT_ROW(packing) [PACKING_##packing] = KERNEL_ROW(packing##_units),
 #define SPAN_ROW(packing) [PACKING_##packing] = KERNEL_ROW(packing##_spans),
 /* Index 1: groups of whole spans. Apart, because a loop with both paths reads levels as scalars and
  * spreads them with shuffles, which take the multipliers' places (docs/performance.md). */
-static const rows_kernel kernels[2][N_PACKINGS][MAX_ROWS + 1] = {{QUANTIZED_PACKINGS(UNIT_ROW)},
-                                                                 {GROUPED_PACKINGS(SPAN_ROW)}};
+static const rows_kernel kernels[2][N_PACKINGS][MAX_BLOCKS][MAX_ROWS + 1] = {
+    {QUANTIZED_PACKINGS(UNIT_ROW)}, {GROUPED_PACKINGS(SPAN_ROW)}};
 
-/* The rows of the kernel to use next. */
+static bool has_spans(const struct linear_part *part)
+{
+    return is_grouped(part->packing) && part->group_spans > 0;
+}
+
+/* Whether the products bound n rows more than memory does. Then blocks go in pairs: each broadcast
+ * of activations serves two products, and a processor of two vector products a cycle has two loads
+ * a cycle for everything (docs/performance.md). */
+static bool wants_pairs(int64_t n, int bits)
+{
+    return n >= 4 && !is_bound_by_memory((int)n, bits);
+}
+
+/* The rows of the next kernel for one block. */
 static int kernel_rows(int64_t left)
 {
     static const int8_t most[MAX_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 8};
     return most[left < MAX_ROWS ? left : MAX_ROWS];
 }
 
-void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows, bool is_first,
-                        const struct linear_output *output)
+/* The activations of a tile of rows. */
+ALWAYS_INLINE struct rows_view rows_of(const struct linear_input *in, struct linear_range tile)
 {
-    size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
-    bool has_spans = is_grouped(part->packing) && part->group_spans > 0;
-    for (int64_t row = rows.first; row < rows.end;) {
-        size_t tile = (size_t)row / height, place = (size_t)row % height;
-        size_t at = tile * n_units * height;
-        struct rows_view view = {in->codes + (at + place) * UNIT, in->levels + at * 2 + place,
-                                 in->sums + at * 3 + place, height, is_first && row == rows.first};
-        int n = kernel_rows(rows.end - row);
-        __m512 y[MAX_ROWS];
-        kernels[has_spans][part->packing][n](part, block, &view, y);
+    size_t at = (size_t)tile.first * (size_t)linear_n_units(in);
+    return (struct rows_view){.codes = in->codes + at * UNIT,
+                              .levels = in->levels + at * 2,
+                              .sums = in->sums + at * 3,
+                              .height = (size_t)in->tile_rows};
+}
+
+/* A tile of rows times one block. */
+static void multiply_block(const struct linear_part *part, const struct linear_input *in,
+                           int64_t block, struct linear_range tile, bool is_first,
+                           const struct linear_output *output)
+{
+    const rows_kernel *by_rows = kernels[has_spans(part)][part->packing][0];
+    struct rows_view rows = rows_of(in, tile);
+    __m512 y[MAX_ROWS];
+    rows.is_first = is_first;
+    for (int64_t row = tile.first; row < tile.end;) {
+        int n = kernel_rows(tile.end - row);
+        by_rows[n](part, block, &rows, y);
         store_rows(part, block, row, n, output, y);
+        rows_advance(&rows, n);
         row += n;
     }
+}
+
+/* A tile of rows times a block and the one behind it, in even passes. If they are the first to
+ * meet these blocks, each pass asks for its share of the next two. */
+static void multiply_pair(const struct linear_part *part, const struct linear_input *in,
+                          int64_t block, struct linear_range tile, bool is_first,
+                          const struct linear_output *output)
+{
+    const rows_kernel *by_rows = kernels[has_spans(part)][part->packing][1];
+    struct rows_view rows = rows_of(in, tile);
+    __m512 y[2 * PAIR_ROWS];
+    int left = (int)ceil_div(tile.end - tile.first, PAIR_ROWS);
+    if (is_first) {
+        size_t n_steps = 2 * (size_t)left * (size_t)n_spans_of(part);
+        size_t bytes = 2 * part->block_bytes;
+        rows.ahead = (uintptr_t)(part->data + (size_t)(block + 2) * part->block_bytes);
+        rows.ahead_step = (bytes + n_steps - 1) / n_steps;
+    }
+    for (int64_t row = tile.first; left > 0; left--) {
+        int n = (int)ceil_div(tile.end - row, left);
+        by_rows[n](part, block, &rows, y);
+        store_rows(part, block, row, n, output, y);
+        store_rows(part, block + 1, row, n, output, y + n);
+        rows.ahead += 2 * rows.ahead_step * (size_t)n_spans_of(part);
+        rows_advance(&rows, n);
+        row += n;
+    }
+}
+
+void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
+                        struct linear_range blocks, struct linear_range tile, bool is_first,
+                        const struct linear_output *output)
+{
+    int64_t block = blocks.first;
+    if (wants_pairs(tile.end - tile.first, packing_shapes[part->packing].bits))
+        for (; block + 2 <= blocks.end; block += 2)
+            multiply_pair(part, in, block, tile, is_first, output);
+    for (; block < blocks.end; block++)
+        multiply_block(part, in, block, tile, is_first, output);
 }
 
 static int32_t tile_rows(int32_t n_rows)
@@ -254,12 +435,11 @@ static void multiply_groups(const struct linear_part *part, const struct linear_
         for (int64_t row = rows.first; row < rows.end; row += in->tile_rows) {
             int64_t next = row + in->tile_rows;
             struct linear_range tile = {row, next < rows.end ? next : rows.end};
-            for (int64_t block = first; block < end; block++) {
-                if (part->mode == MODE_INT8)
-                    linear_avx512_int8(part, in, block, tile, row == rows.first, output);
-                else
-                    linear_avx512_bf16(part, in, block, tile, row == rows.first, output);
-            }
+            if (part->mode == MODE_INT8)
+                linear_avx512_int8(part, in, (struct linear_range){first, end}, tile,
+                                   row == rows.first, output);
+            for (int64_t block = first; block < end && part->mode == MODE_BF16; block++)
+                linear_avx512_bf16(part, in, block, tile, row == rows.first, output);
         }
     }
 }

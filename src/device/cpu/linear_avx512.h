@@ -53,6 +53,20 @@ ALWAYS_INLINE bool wants_prefetch(int n, int bits)
     return !is_bound_by_memory(n, bits) || !__builtin_cpu_is("amd");
 }
 
+/* Whether each line that is read asks for the one PREFETCH_FAR behind it. Few rows then read as
+ * fast as Zen 5's memory, without or with requests in bursts a fifth slower; Zen 4's streams, and
+ * Zen 5's of a single row of 8 and 16 bits, are the fastest alone. */
+ALWAYS_INLINE bool wants_spread(int n, int bits)
+{
+    return (n > 1 || bits < 8) && __builtin_cpu_is("amd") && !__builtin_cpu_is("amdfam19h");
+}
+
+/* Past all weights a prefetch does nothing, so the place is a number. */
+ALWAYS_INLINE void prefetch_line(const uint8_t *at)
+{
+    _mm_prefetch((const char *)((uintptr_t)at + PREFETCH_FAR), _MM_HINT_T0);
+}
+
 /* For n rows (a constant) that meet weights of some bits at once. Under the products of many rows
  * requests from the first-level cache would fill its few miss buffers and hold up the activations:
  * the second level asks, from further away. */
@@ -160,6 +174,7 @@ ALWAYS_INLINE __m512i load_word(enum linear_packing packing, const struct span_w
     __m512i codes = _mm512_setzero_si512();
     if (bits & 4) {
         codes = _mm512_loadu_si512(p + 64 * (i % 4));
+        __asm__("" : "+v"(codes)); /* or both words of the line read it */
         codes = _mm512_and_si512(i < 4 ? codes : _mm512_srli_epi16(codes, 4), _mm512_set1_epi8(15));
         p += 256;
     }
@@ -313,9 +328,10 @@ ALWAYS_INLINE int n_spans_of(const struct linear_part *part)
     return part->padded_cols / SPAN;
 }
 
-/* linear_avx512.c: int8 activations. `is_first`: no rows before these have met the block. */
+/* linear_avx512.c: int8 activations, rows of one tile from its first on. `is_first`: no rows before
+ * these have met the blocks. */
 void linear_avx512_int8(const struct linear_part *part, const struct linear_input *in,
-                        int64_t block, struct linear_range rows, bool is_first,
+                        struct linear_range blocks, struct linear_range tile, bool is_first,
                         const struct linear_output *output);
 /* linear_quantize_avx512.c */
 void linear_prepare_avx512(const struct linear_input *in, enum linear_mode mode,

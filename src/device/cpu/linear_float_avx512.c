@@ -168,7 +168,8 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
                                  const uint16_t *x, size_t height, bool is_first, __m512 *out)
 {
     const uint8_t *w = part->data + (size_t)block * part->block_bytes;
-    const bool prefetches = is_first && wants_prefetch(n, 16);
+    const bool is_spread = is_first && wants_spread(n, 16);
+    const bool prefetches = is_first && !is_spread && wants_prefetch(n, 16);
     __m512 acc[BF16_ROWS][2];
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
@@ -180,6 +181,8 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;
             memcpy(&weights, w, sizeof weights);
+            if (is_spread)
+                prefetch_line(w);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
                 acc[i][pair % 2] = _mm512_dpbf16_ps(acc[i][pair % 2], weights,

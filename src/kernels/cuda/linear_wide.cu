@@ -142,7 +142,7 @@ NATIVE bool wide_elect()
     return is_one;
 }
 
-// Threads that multiply wait for each other, not for the simdgroup that copies.
+// Threads that multiply wait for each other, not for those that copy.
 template <int N_THREADS> NATIVE void wide_meet()
 {
     asm volatile("bar.sync 1,%0;" ::"n"(N_THREADS) : "memory");
@@ -309,7 +309,7 @@ struct wide_ring {
         for (int i = 0; i < BITS / 4; i++)
             to.words[i] = native_shared_load4(code + (i * 32 + lane) * 16);
         const uint32_t first = step * TILES;
-        const uint32_t place = (first + tile >> level_shift) - (first >> level_shift);
+        const uint32_t place = ((first + tile) >> level_shift) - (first >> level_shift);
         const uint32_t from = stage(at) + LEVELS_AT + (row_tile * TILES + place) * LEVEL_BYTES +
                               (lane >> 2) * tile_levels<BITS, IS_WIDE>::BYTES;
 #pragma unroll

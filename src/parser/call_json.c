@@ -131,9 +131,7 @@ static bool quoted_arguments_done(struct call_json *c, struct emitter *e)
     c->has_arguments = true;
     if (!c->early.len)
         str_append(&c->early, "{}", 2);
-    const char *text = str_z(&c->early);
-    size_t skip = blank_prefix(text, c->early.len);
-    c->is_valid = text[skip] == '{' && json_is_valid(text, c->early.len);
+    c->is_valid = json_is_valid_object(str_z(&c->early), c->early.len);
     if (c->has_name)
         begin(c, e);
     return true;

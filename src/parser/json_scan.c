@@ -217,3 +217,11 @@ bool json_is_valid(const char *text, size_t len)
                             s.state == NUMBER_FRACTION || s.state == NUMBER_EXPONENT);
     return result == SCAN_DONE && used == len;
 }
+
+bool json_is_valid_object(const char *text, size_t len)
+{
+    size_t skip = 0;
+    while (skip < len && is_space(text[skip]))
+        skip++;
+    return skip < len && text[skip] == '{' && json_is_valid(text, len);
+}

@@ -29,5 +29,7 @@ enum scan_result json_scan_text(struct json_scan *scan, const char *text, size_t
 
 /* True if `text` is one JSON value with nothing but blanks around it. */
 bool json_is_valid(const char *text, size_t len);
+/* The same, and the value is an object. */
+bool json_is_valid_object(const char *text, size_t len);
 
 #endif

@@ -43,7 +43,7 @@ static void emit_call(struct emitter *e, const struct json *function, const stru
         str_append(&text, "{}", 2);
     } else if (arguments->type == JT_STRING) {
         str_append(&text, arguments->text, arguments->n);
-        is_valid = json_is_valid(arguments->text, arguments->n);
+        is_valid = json_is_valid_object(arguments->text, arguments->n);
     } else {
         json_write(&text, arguments);
     }

@@ -263,14 +263,10 @@ static void template_text_streams_and_cut_off_calls_are_kept(void **state)
     check_pieces(fields, pieces, now, 6, PARSER_STOP, NULL);
 }
 
-/* A pattern that backtracks without end gives up, and the text is still there. */
-static void a_runaway_pattern_loses_nothing(void **state)
+/* The message that pieces give by a template of these fields. */
+static void run_template(const char *fields, const char *const *pieces, int n_pieces,
+                         struct parser_message *out)
 {
-    (void)state;
-    static const char fields[] =
-        "{\"content\": {}, \"thinking\": {\"open_pattern\": \"(a+)+$b\", \"close\": \"</t>\"}}";
-    static const char *const pieces[] = {"x aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac",
-                                         "d"};
     struct arena arena = {0};
     struct str text = {0};
     struct json config_tree;
@@ -279,23 +275,60 @@ static void a_runaway_pattern_loses_nothing(void **state)
     assert_int_equal(json_parse(&arena, text.data, text.len, &config_tree, NULL), OK);
     assert_int_equal(parser_response_new(&config_tree, &response, NULL), OK);
     struct parser_config config = {.response = response};
+    struct json name = {.type = JT_STRING, .n = 1, .text = "f"};
+    struct json_member member = {.key = "name", .key_len = 4, .value = name};
+    struct json function = {.type = JT_OBJECT, .n = 1, .members = &member};
+    struct json tools = {.type = JT_ARRAY, .n = 1, .items = &function};
     struct output_parser *parser;
-    struct parser_message m = {0};
-    assert_int_equal(output_parser_new(&config, "", 0, NULL, &parser, NULL), OK);
-    for (int i = 0; i < 2; i++) {
+    *out = (struct parser_message){0};
+    assert_int_equal(output_parser_new(&config, "", 0, &tools, &parser, NULL), OK);
+    for (int i = 0; i < n_pieces; i++) {
         assert_int_equal(output_parser_push(parser, pieces[i], strlen(pieces[i]), false, NULL), OK);
-        assert_null(collect(parser, &m));
+        assert_null(collect(parser, out));
     }
     assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
-    assert_null(collect(parser, &m));
-    str_clear(&text);
-    str_printf(&text, "%s%s", pieces[0], pieces[1]);
-    assert_string_equal(str_z(&m.content), str_z(&text));
-    parser_message_done(&m);
+    assert_null(collect(parser, out));
     output_parser_free(parser);
     parser_response_free(response);
     arena_done(&arena);
     str_done(&text);
+}
+
+/* A pattern that backtracks without end gives up, and the text is still there. */
+static void a_runaway_pattern_loses_nothing(void **state)
+{
+    (void)state;
+    static const char fields[] =
+        "{\"content\": {}, \"thinking\": {\"open_pattern\": \"(a+)+$b\", \"close\": \"</t>\"}}";
+    static const char *const pieces[] = {"x aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac",
+                                         "d"};
+    struct parser_message m;
+    run_template(fields, pieces, 2, &m);
+    assert_string_equal(str_z(&m.content),
+                        "x aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaacd");
+    parser_message_done(&m);
+}
+
+/* Arguments that a template takes as text are valid if the text is an object. */
+static void arguments_as_text_are_valid_if_they_are_an_object(void **state)
+{
+    (void)state;
+    static const char fields[] =
+        "{\"content\": {}, \"tool_calls\": {\"open_pattern\": \"<c (?P<n>\\\\w+)>\", \"close\": "
+        "\"</c>\", \"transform\": {\"name\": \"{n}\", \"arguments\": \"{content}\"}}}";
+    static const struct {
+        const char *arguments;
+        bool is_valid;
+    } cases[] = {
+        {" {\"a\": 1}", true}, {"\": \"", false}, {"[1]", false}, {"3", false}, {"{", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *pieces[] = {"<c f>", cases[i].arguments, "</c>"};
+        struct parser_message m;
+        run_template(fields, pieces, 3, &m);
+        assert_int_equal(m.n_calls, 1);
+        assert_int_equal(m.calls[0].is_valid, cases[i].is_valid);
+        parser_message_done(&m);
+    }
 }
 
 int main(void)
@@ -306,6 +339,7 @@ int main(void)
         cmocka_unit_test(declarations_that_cannot_be_kept_are_refused),
         cmocka_unit_test(template_text_streams_and_cut_off_calls_are_kept),
         cmocka_unit_test(a_runaway_pattern_loses_nothing),
+        cmocka_unit_test(arguments_as_text_are_valid_if_they_are_an_object),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,11 +18,11 @@ enum { GPU_SIMD_WIDTH = 32, GPU_MAX_BUFFERS = 31, GPU_MAX_READ = 1 << 20 /* of r
 
 struct gpu_info {
     char name[64];
-    uint64_t memory_bytes; /* free for us; 0: the machine's own memory */
-    uint32_t max_threads;  /* of a threadgroup */
-    bool has_matrices;     /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
-    bool has_int8;         /* dot products of int8, four at once: kernels/int8.h */
-    bool orders_copies; /* reads and writes take their places among the dispatches by themselves */
+    uint64_t memory_bytes;     /* free for us; 0: the machine's own memory */
+    uint32_t max_threads;      /* of a threadgroup */
+    bool has_matrices;         /* simdgroups multiply matrices of 8 x 8: kernels/frag.h */
+    bool has_int8;             /* dot products of int8, four at once: kernels/int8.h */
+    bool orders_copies;        /* reads and writes keep their places among the dispatches */
     uint32_t n_processors;     /* each runs threadgroups of its own; 0: not known */
     uint32_t max_shared_bytes; /* of gpu_grid; 0: only what a kernel itself names */
 };

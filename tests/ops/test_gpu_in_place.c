@@ -3,6 +3,7 @@
 #include "ops/linear_case.h"
 
 #include "base/size.h"
+#include "device/gpu/gpu_device.h"
 
 enum { ROWS = 40, COLS = 96, GPU_BYTES = 64 << 20 };
 
@@ -78,16 +79,28 @@ static void check_product(struct device *device, const struct linear *linear,
     free_matrix(device, out);
 }
 
+/* An emulator that counts its memory. */
+static struct device *open_small_gpu(void)
+{
+    char bytes[32];
+    if (!test_gpu() || has_real_gpu())
+        skip();
+    snprintf(bytes, sizeof bytes, "%d", (int)GPU_BYTES);
+    setenv("CSGL_EMULATOR_MEMORY", bytes, 1);
+    return open_test_device(n_test_devices() - 1, ACTIVATIONS_FLOAT, 1);
+}
+
+static void close_small_gpu(struct device *device)
+{
+    device->table->close(device);
+    unsetenv("CSGL_EMULATOR_MEMORY");
+}
+
 static void floats_that_lie_well_are_read_in_place(void **test)
 {
     (void)test;
     uint64_t state = 5;
-    if (!test_gpu() || has_real_gpu())
-        skip();
-    char bytes[32];
-    snprintf(bytes, sizeof bytes, "%d", (int)GPU_BYTES);
-    setenv("CSGL_EMULATOR_MEMORY", bytes, 1);
-    struct device *device = open_test_device(n_test_devices() - 1, ACTIVATIONS_FLOAT, 1);
+    struct device *device = open_small_gpu();
     const struct device_table *table = device->table;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const struct place *place = &places[i];
@@ -113,8 +126,7 @@ static void floats_that_lie_well_are_read_in_place(void **test)
         assert_int_equal(table->memory_available(device), before);
         free(l.memory);
     }
-    table->close(device);
-    unsetenv("CSGL_EMULATOR_MEMORY");
+    close_small_gpu(device);
 }
 
 static void tables_of_floats_take_no_memory_and_those_of_codes_no_floats(void **test)
@@ -122,12 +134,7 @@ static void tables_of_floats_take_no_memory_and_those_of_codes_no_floats(void **
     (void)test;
     static const enum weight_encoding encodings[] = {WEIGHT_F16, WEIGHT_Q4_0, WEIGHT_Q6_K};
     uint64_t state = 6;
-    if (!test_gpu() || has_real_gpu())
-        skip();
-    char bytes[32];
-    snprintf(bytes, sizeof bytes, "%d", (int)GPU_BYTES);
-    setenv("CSGL_EMULATOR_MEMORY", bytes, 1);
-    struct device *device = open_test_device(n_test_devices() - 1, ACTIVATIONS_FLOAT, 1);
+    struct device *device = open_small_gpu();
     for (int i = 0; i < 3; i++) {
         struct weight w = new_weight(encodings[i], 100, 512, &state);
         struct embedding *table;
@@ -141,14 +148,46 @@ static void tables_of_floats_take_no_memory_and_those_of_codes_no_floats(void **
         assert_int_equal(device->table->memory_available(device), before);
         free((void *)(uintptr_t)w.data);
     }
-    device->table->close(device);
-    unsetenv("CSGL_EMULATOR_MEMORY");
+    close_small_gpu(device);
+}
+
+static enum status refuse_view(struct gpu *gpu, const void *data, size_t bytes,
+                               struct gpu_memory **out, struct error *error)
+{
+    (void)gpu;
+    (void)data;
+    (void)out;
+    return error_set(error, ERROR_LIMIT, "a view of %zu bytes is refused", bytes);
+}
+
+static void what_the_driver_does_not_view_is_copied(void **test)
+{
+    (void)test;
+    uint64_t state = 7;
+    struct device *device = open_small_gpu();
+    struct gpu_device *gpu = gpu_device_of(device);
+    struct gpu_driver refusing = *gpu->driver;
+    const struct gpu_driver *driver = gpu->driver;
+    refusing.wrap = refuse_view;
+    gpu->driver = &refusing;
+    struct loaded l = place_weight(&places[0], &state);
+    struct linear *linear;
+    uint64_t before = device->table->memory_available(device);
+    assert_int_equal(device->table->linear_load(device, &l.slice, 1, 40, &linear, NULL), OK);
+    assert_int_equal(before - device->table->memory_available(device),
+                     device->table->linear_bytes(device, &l.slice, 1, 40).own);
+    check_product(device, linear, &l.slice, 14, "a copy", &state);
+    device->table->linear_free(device, linear);
+    free(l.memory);
+    gpu->driver = driver;
+    close_small_gpu(device);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(floats_that_lie_well_are_read_in_place),
+        cmocka_unit_test(what_the_driver_does_not_view_is_copied),
         cmocka_unit_test(tables_of_floats_take_no_memory_and_those_of_codes_no_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

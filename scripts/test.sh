@@ -86,11 +86,13 @@ run_emulated() {
 
 # What knows the GPU device.
 run_emulator() {
+    local models='models_logits|models_in_place'
+    local ops='emulator|rows|linear|linear_apart|linear_behind|attention|gated_delta|moe|sample|gpu_in_place|profile'
     echo "== emulator"
     cmake --preset emulator >/dev/null
-    cmake --build build/emulator --target csgl test_emulator "${operations[@]}" test_moe test_models_logits
+    cmake --build build/emulator --target csgl "${operations[@]}" test_models_logits test_models_in_place
     run_ctest emulator -j "$(nproc)" -R '^kernel_'
-    run_ctest emulator -R '^test_(emulator|rows|linear|linear_apart|linear_behind|attention|gated_delta|moe|profile|models_logits)$'
+    run_ctest emulator -R "^test_($ops|$models)\$"
     CSGL_TEST_GPU=emulator run_pytest "$PWD/build/emulator/csgl" tests/e2e/test_device.py tests/e2e/test_emulator.py
 }
 

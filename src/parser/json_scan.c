@@ -201,16 +201,22 @@ enum scan_result json_scan_text(struct json_scan *s, const char *text, size_t le
     return SCAN_MORE;
 }
 
+static size_t space_prefix(const char *text, size_t len)
+{
+    size_t n = 0;
+    while (n < len && is_space(text[n]))
+        n++;
+    return n;
+}
+
 bool json_is_valid(const char *text, size_t len)
 {
     struct json_scan s = {0};
-    while (len && is_space(*text)) {
-        text++;
-        len--;
-    }
+    size_t used, skip = space_prefix(text, len);
+    text += skip;
+    len -= skip;
     while (len && is_space(text[len - 1]))
         len--;
-    size_t used;
     enum scan_result result = json_scan_text(&s, text, len, &used);
     if (result == SCAN_MORE) /* a number that the end of the text ends */
         return !s.depth && (s.state == NUMBER_ZERO || s.state == NUMBER_INT ||
@@ -220,8 +226,6 @@ bool json_is_valid(const char *text, size_t len)
 
 bool json_is_valid_object(const char *text, size_t len)
 {
-    size_t skip = 0;
-    while (skip < len && is_space(text[skip]))
-        skip++;
+    size_t skip = space_prefix(text, len);
     return skip < len && text[skip] == '{' && json_is_valid(text, len);
 }

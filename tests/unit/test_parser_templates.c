@@ -204,39 +204,63 @@ static void declarations_that_cannot_be_kept_are_refused(void **state)
     assert_null(response);
 }
 
+/* A parser by a template of these fields. */
+struct template_parser {
+    struct arena arena;
+    struct str text;
+    struct parser_response *response;
+    struct parser_config config;
+    struct output_parser *parser;
+};
+
+static void template_open(struct template_parser *t, const char *fields, const struct json *tools)
+{
+    struct json config_tree;
+    *t = (struct template_parser){0};
+    str_printf(&t->text, "{\"response_template\": {\"start_anchor\": \">\", \"fields\": %s}}",
+               fields);
+    assert_int_equal(json_parse(&t->arena, t->text.data, t->text.len, &config_tree, NULL), OK);
+    assert_int_equal(parser_response_new(&config_tree, &t->response, NULL), OK);
+    t->config = (struct parser_config){.response = t->response};
+    assert_int_equal(output_parser_new(&t->config, "", 0, tools, &t->parser, NULL), OK);
+}
+
+static void template_close(struct template_parser *t)
+{
+    output_parser_free(t->parser);
+    parser_response_free(t->response);
+    arena_done(&t->arena);
+    str_done(&t->text);
+}
+
+/* The function f. */
+static struct json_member f_name = {
+    .key = "name", .key_len = 4, .value = {.type = JT_STRING, .n = 1, .text = "f"}};
+static struct json f_function = {.type = JT_OBJECT, .n = 1, .members = &f_name};
+static const struct json f_tools = {.type = JT_ARRAY, .n = 1, .items = &f_function};
+
 /* Text must not wait for the end, and structured regions must not be lost when they are cut off. */
 static void check_pieces(const char *fields, const char *const *pieces, const char *const *expected,
                          size_t n, enum parser_reason reason, const struct json *tools)
 {
-    struct arena arena = {0};
-    struct str text = {0};
-    struct json config_tree;
-    struct parser_response *response;
-    struct output_parser *parser;
-    str_printf(&text, "{\"response_template\": {\"start_anchor\": \">\", \"fields\": %s}}", fields);
-    assert_int_equal(json_parse(&arena, text.data, text.len, &config_tree, NULL), OK);
-    assert_int_equal(parser_response_new(&config_tree, &response, NULL), OK);
-    struct parser_config config = {.response = response};
-    assert_int_equal(output_parser_new(&config, "", 0, tools, &parser, NULL), OK);
+    struct template_parser t;
+    template_open(&t, fields, tools);
     for (size_t i = 0; i <= n; i++) {
         struct str got = {0};
         size_t n_events;
         if (i < n)
-            assert_int_equal(output_parser_push(parser, pieces[i], strlen(pieces[i]), false, NULL),
-                             OK);
+            assert_int_equal(
+                output_parser_push(t.parser, pieces[i], strlen(pieces[i]), false, NULL), OK);
         else
-            assert_int_equal(output_parser_finish(parser, reason, NULL), OK);
-        const struct parser_event *events = output_parser_events(parser, &n_events);
+            assert_int_equal(output_parser_finish(t.parser, reason, NULL), OK);
+        const struct parser_event *events = output_parser_events(t.parser, &n_events);
         for (size_t k = 0; k < n_events; k++)
             str_printf(&got, "%c:%.*s", "rcbae"[events[k].type], (int)events[k].len,
                        events[k].text);
         assert_string_equal(str_z(&got), expected[i]);
         str_done(&got);
     }
-    output_parser_free(parser);
-    parser_response_free(response);
-    arena_done(&arena);
-    str_done(&text);
+    template_close(&t);
 }
 
 static void template_text_streams_and_cut_off_calls_are_kept(void **state)
@@ -248,16 +272,12 @@ static void template_text_streams_and_cut_off_calls_are_kept(void **state)
         "\"xml-inline\", "
         "\"content_args\": {\"tag_pattern\": \"<(?P<key>\\\\w)>(?P<value>.)\"}, "
         "\"transform\": {\"name\": \"{n}\", \"arguments\": \"{content}\"}}}";
-    struct json_member name = {
-        .key = "name", .key_len = 4, .value = {.type = JT_STRING, .n = 1, .text = "f"}};
-    struct json function = {.type = JT_OBJECT, .n = 1, .members = &name};
-    struct json tools = {.type = JT_ARRAY, .n = 1, .items = &function};
     static const char *const pieces[] = {"<t> a", " b ", "</t",
                                          ">c <",  " ",   "<c f><a>1</c><c g><b>2"};
     const char *now[] = {"r:a", "r: b", "", "c:c", "c: <", "b:fa:{\"a\": \"1\"}e:", "c:<c g><b>2"};
-    check_pieces(fields, pieces, now, 6, PARSER_LENGTH, &tools);
+    check_pieces(fields, pieces, now, 6, PARSER_LENGTH, &f_tools);
     now[6] = "b:ga:{\"b\": \"2\"}e:";
-    check_pieces(fields, pieces, now, 6, PARSER_STOP, &tools);
+    check_pieces(fields, pieces, now, 6, PARSER_STOP, &f_tools);
     now[6] = "c:<c g><b>2";
     now[5] = "c:<c f><a>1</c>";
     check_pieces(fields, pieces, now, 6, PARSER_STOP, NULL);
@@ -267,31 +287,17 @@ static void template_text_streams_and_cut_off_calls_are_kept(void **state)
 static void run_template(const char *fields, const char *const *pieces, int n_pieces,
                          struct parser_message *out)
 {
-    struct arena arena = {0};
-    struct str text = {0};
-    struct json config_tree;
-    struct parser_response *response;
-    str_printf(&text, "{\"response_template\": {\"start_anchor\": \">\", \"fields\": %s}}", fields);
-    assert_int_equal(json_parse(&arena, text.data, text.len, &config_tree, NULL), OK);
-    assert_int_equal(parser_response_new(&config_tree, &response, NULL), OK);
-    struct parser_config config = {.response = response};
-    struct json name = {.type = JT_STRING, .n = 1, .text = "f"};
-    struct json_member member = {.key = "name", .key_len = 4, .value = name};
-    struct json function = {.type = JT_OBJECT, .n = 1, .members = &member};
-    struct json tools = {.type = JT_ARRAY, .n = 1, .items = &function};
-    struct output_parser *parser;
+    struct template_parser t;
+    template_open(&t, fields, &f_tools);
     *out = (struct parser_message){0};
-    assert_int_equal(output_parser_new(&config, "", 0, &tools, &parser, NULL), OK);
     for (int i = 0; i < n_pieces; i++) {
-        assert_int_equal(output_parser_push(parser, pieces[i], strlen(pieces[i]), false, NULL), OK);
-        assert_null(collect(parser, out));
+        assert_int_equal(output_parser_push(t.parser, pieces[i], strlen(pieces[i]), false, NULL),
+                         OK);
+        assert_null(collect(t.parser, out));
     }
-    assert_int_equal(output_parser_finish(parser, PARSER_STOP, NULL), OK);
-    assert_null(collect(parser, out));
-    output_parser_free(parser);
-    parser_response_free(response);
-    arena_done(&arena);
-    str_done(&text);
+    assert_int_equal(output_parser_finish(t.parser, PARSER_STOP, NULL), OK);
+    assert_null(collect(t.parser, out));
+    template_close(&t);
 }
 
 /* A pattern that backtracks without end gives up, and the text is still there. */

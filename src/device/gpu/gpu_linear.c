@@ -345,10 +345,14 @@ static struct gpu_tile_choice choose_wide(const struct gpu_device *gpu, const st
 #undef WIDE_KERNELS
     };
     int best = 0;
-    for (int i = 1; i < N_SHAPES; i++)
-        if (wide_cycles(&shapes[i], unit, n_rows, gpu->info.n_processors) <
-            wide_cycles(&shapes[best], unit, n_rows, gpu->info.n_processors))
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < N_SHAPES; i++) {
+        int64_t cycles = wide_cycles(&shapes[i], unit, n_rows, gpu->info.n_processors);
+        if (cycles < least) {
+            least = cycles;
             best = i;
+        }
+    }
     const struct wide *w = &shapes[best];
     return (struct gpu_tile_choice){kernels[unit->tiles.form][best], w->outputs, w->rows,
                                     w->n_threads + KD_WIDE_COPIERS, KD_WIDE_BYTES};

@@ -196,13 +196,13 @@ static void rounded_softmax(struct attention_tile *tile, const struct attention_
         }
         if (block->k_scales)
             scale_scores(tile, block, m);
-        rounded_softmax_row(tile, block, m,
-                            _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo);
+        rounded_softmax_row(tile, block, m, _bzhi_u64(UINT64_MAX, (unsigned)hi) & UINT64_MAX << lo);
     }
 }
 
 /* As add_pairs. `halves` has a bit a value of V: those of tokens that may be used. */
-ALWAYS_INLINE void add_rounded_pairs(enum dtype dtype, int rows, int vecs, struct attention_tile *tile,
+ALWAYS_INLINE void add_rounded_pairs(enum dtype dtype, int rows, int vecs,
+                                     struct attention_tile *tile,
                                      const struct attention_block *block, struct strip strip,
                                      __mmask32 halves)
 {
@@ -223,10 +223,10 @@ ALWAYS_INLINE void add_rounded_pairs(enum dtype dtype, int rows, int vecs, struc
         for (int i = 0; i < vecs; i++, at += step) {
             if (block->next && strip.m == 0 && i * step % 64 == 0)
                 fetch_place(v, block->next->v[pair / PIECE_PAIRS], at);
-            values[i] = (__m512bh)(dtype == DTYPE_BF16
-                                       ? _mm512_maskz_loadu_epi16(halves, at)
-                                       : _mm512_maskz_mov_epi16(halves,
-                                                                load_values(dtype, at, table)));
+            values[i] =
+                (__m512bh)(dtype == DTYPE_BF16
+                               ? _mm512_maskz_loadu_epi16(halves, at)
+                               : _mm512_maskz_mov_epi16(halves, load_values(dtype, at, table)));
         }
         for (int r = 0; r < rows; r++) {
             __m512bh both = pair_at(p + r * ATTENTION_BLOCK + 2 * pair);
@@ -241,7 +241,8 @@ ALWAYS_INLINE void add_rounded_pairs(enum dtype dtype, int rows, int vecs, struc
 }
 
 /* As add_block. */
-ALWAYS_INLINE void add_rounded_block(enum dtype dtype, int rows, int vecs, struct attention_tile *tile,
+ALWAYS_INLINE void add_rounded_block(enum dtype dtype, int rows, int vecs,
+                                     struct attention_tile *tile,
                                      const struct attention_block *block, struct strip strip)
 {
     int first = block->first, end = block->end;
@@ -315,7 +316,7 @@ static void coded_accumulate(struct attention_tile *tile, const struct attention
         sums_of(DTYPE_I4, tile, block);
 }
 
-/* --- few vectors, a piece at a time ------------------------------------------------------------ */
+/* --- few vectors, a piece at a time ----------------------------------------------------------- */
 
 /* Whether pieces ask for what is read next. Zen 4 reads a page that is walked in order as fast
  * without; Zen 5 then reaches half of its memory's speed (docs/performance.md). */
@@ -324,37 +325,43 @@ ALWAYS_INLINE bool wants_next(void)
     return !__builtin_cpu_is("amdfam19h");
 }
 
-/* Into the first level: the line that lies as far behind `next` as `at` behind `from`. */
-ALWAYS_INLINE void fetch_near(bool is_wanted, const void *from, const void *next, const void *at)
+/* A line that was read, with a request into the first level for the one at `ask` beside it. It
+ * says where both stand, else the compiler asks for several lines at once. */
+ALWAYS_INLINE __m512i line_asking(bool asks, __m512i line, const char *ask)
 {
-    if (is_wanted)
-        __builtin_prefetch((const char *)next + ((const char *)at - (const char *)from), 0, 3);
+    if (asks)
+        __asm__ volatile("prefetcht0 %1" : "+v"(line) : "m"(*ask));
+    return line;
 }
 
-/* Scores of `rows` vectors, with so many sums each that products do not wait for one another. */
-ALWAYS_INLINE void piece_scores(int rows, int chains, const struct attention_tile *tile,
+/* Scores of `rows` vectors, with so many sums each that products do not wait for one another. All
+ * loops over sums are unrolled here and in piece_sums: an array that is not lies in memory. */
+ALWAYS_INLINE void piece_scores(bool asks, int rows, const struct attention_tile *tile,
                                 const struct attention_piece *piece, int m, vec *scores)
 {
-    const bool is_wanted = wants_next();
+    enum { CHAINS = PIECE_VECS / PIECE_ROWS };
     int dim = tile->view->head_dim;
-    const uint16_t *q = tile->q16 + (size_t)m * (size_t)dim, *k = piece->k;
-    vec sums[PIECE_ROWS][PIECE_PAIRS];
+    const uint16_t *q = tile->q16 + (size_t)m * (size_t)dim, *end = q + dim;
+    const char *k = piece->k, *ask = piece->v;
+    vec sums[PIECE_ROWS][CHAINS];
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
-        for (int i = 0; i < chains; i++)
+#pragma GCC unroll 4
+        for (int i = 0; i < CHAINS; i++)
             sums[r][i] = vec_set(0);
-    for (int d = 0; d < dim; d += 2 * chains)
-        for (int i = 0; i < chains; i++, k += 2 * VEC_LANES) {
-            __m512bh values = (__m512bh)_mm512_loadu_si512(k);
-            fetch_near(is_wanted, piece->k, piece->v, k);
+    for (; q < end; q += 2 * CHAINS, k += 64 * CHAINS, ask += 64 * CHAINS) {
+#pragma GCC unroll 4
+        for (int i = 0; i < CHAINS; i++) {
+            __m512i line = line_asking(asks, _mm512_loadu_si512(k + 64 * i), ask + 64 * i);
+#pragma GCC unroll 2
             for (int r = 0; r < rows; r++)
-                sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, pair_at(q + r * dim + d + 2 * i));
+                sums[r][i] =
+                    _mm512_dpbf16_ps(sums[r][i], (__m512bh)line, pair_at(q + r * dim + 2 * i));
         }
-    for (int r = 0; r < rows; r++) {
-        for (int i = chains / 2; i > 0; i /= 2)
-            for (int j = 0; j < i; j++)
-                sums[r][j] = vec_add(sums[r][j], sums[r][j + i]);
-        scores[r] = sums[r][0];
     }
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; r++)
+        scores[r] = vec_add(vec_add(sums[r][0], sums[r][1]), vec_add(sums[r][2], sums[r][3]));
 }
 
 /* Scores to probabilities, rounded; as rounded_softmax_row. */
@@ -384,63 +391,87 @@ static inline void piece_softmax(struct attention_tile *tile, const struct atten
     _mm256_storeu_si256((__m256i *)(void *)to, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* Adds the piece's V to `vecs` vectors of acc from d. */
-ALWAYS_INLINE void piece_sums(int rows, int vecs, struct attention_tile *tile,
-                              const struct attention_piece *piece, int m, int d,
-                              const __mmask32 *halves)
+/* The values of V's pair of tokens 2 pair and 2 pair + 1 that may be used. */
+static inline __mmask32 used_halves(const struct attention_piece *piece, int pair)
 {
-    const bool is_wanted = wants_next();
+    uint32_t used = _bzhi_u32(UINT32_MAX, (unsigned)piece->end) & UINT32_MAX << piece->first;
+    return (used >> 2 * pair & 1) * 0x55555555 | (used >> (2 * pair + 1) & 1) * 0xAAAAAAAA;
+}
+
+/* Adds the piece's V to `vecs` vectors of acc from d. */
+ALWAYS_INLINE void piece_sums(bool asks, bool is_whole, int rows, int vecs,
+                              struct attention_tile *tile, const struct attention_piece *piece,
+                              int m, int d)
+{
     int dim = tile->view->head_dim;
     float *acc = tile->acc + (size_t)m * (size_t)dim + d;
     const uint16_t *p = tile->p16 + (size_t)m * ATTENTION_BLOCK;
+    const char *v = (const char *)piece->v + 4 * d, *ask = (const char *)piece->next + 4 * d;
     vec sums[PIECE_ROWS][PIECE_VECS];
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
         for (int i = 0; i < vecs; i++)
             sums[r][i] = vec_load(acc + r * dim + i * VEC_LANES);
-    for (int pair = 0; pair < PIECE_PAIRS; pair++) {
-        const uint16_t *at = (const uint16_t *)piece->v + 2 * (pair * dim + d);
+    for (int pair = 0; pair < PIECE_PAIRS; pair++, v += 4 * dim, ask += 4 * dim) {
+        __mmask32 halves = is_whole ? UINT32_MAX : used_halves(piece, pair);
         __m512bh weights[PIECE_ROWS];
+#pragma GCC unroll 2
         for (int r = 0; r < rows; r++)
             weights[r] = pair_at(p + r * ATTENTION_BLOCK + 2 * pair);
-        for (int i = 0; i < vecs; i++, at += 2 * VEC_LANES) {
-            __m512bh values = (__m512bh)_mm512_maskz_loadu_epi16(halves[pair], at);
-            fetch_near(is_wanted, piece->v, piece->next, at);
+#pragma GCC unroll 8
+        for (int i = 0; i < vecs; i++) {
+            __m512i line =
+                line_asking(asks, _mm512_maskz_loadu_epi16(halves, v + 64 * i), ask + 64 * i);
+#pragma GCC unroll 2
             for (int r = 0; r < rows; r++)
-                sums[r][i] = _mm512_dpbf16_ps(sums[r][i], values, weights[r]);
+                sums[r][i] = _mm512_dpbf16_ps(sums[r][i], (__m512bh)line, weights[r]);
         }
     }
+#pragma GCC unroll 2
     for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
         for (int i = 0; i < vecs; i++)
             vec_store(acc + r * dim + i * VEC_LANES, sums[r][i]);
 }
 
-ALWAYS_INLINE void piece_rows(int rows, struct attention_tile *tile,
-                              const struct attention_piece *piece, int m, const __mmask32 *halves)
+ALWAYS_INLINE void piece_rows(bool asks, bool is_whole, int rows, struct attention_tile *tile,
+                              const struct attention_piece *piece, int m)
 {
     vec scores[PIECE_ROWS];
-    piece_scores(rows, PIECE_PAIRS / rows, tile, piece, m, scores);
+    piece_scores(asks, rows, tile, piece, m, scores);
     for (int r = 0; r < rows; r++)
         piece_softmax(tile, piece, m + r, scores[r]);
     int dim = tile->view->head_dim, d = 0;
     for (; d + PIECE_VECS * VEC_LANES <= dim; d += PIECE_VECS * VEC_LANES)
-        piece_sums(rows, PIECE_VECS, tile, piece, m, d, halves);
+        piece_sums(asks, is_whole, rows, PIECE_VECS, tile, piece, m, d);
     for (; d + PAIR_VECS * VEC_LANES <= dim; d += PAIR_VECS * VEC_LANES)
-        piece_sums(rows, PAIR_VECS, tile, piece, m, d, halves);
+        piece_sums(asks, is_whole, rows, PAIR_VECS, tile, piece, m, d);
     for (; d < dim; d += VEC_LANES)
-        piece_sums(rows, 1, tile, piece, m, d, halves);
+        piece_sums(asks, is_whole, rows, 1, tile, piece, m, d);
+}
+
+ALWAYS_INLINE void piece_any(bool asks, struct attention_tile *tile,
+                             const struct attention_piece *piece, int m, int n)
+{
+    bool is_whole = piece->first == 0 && piece->end == ATTENTION_PIECE;
+    if (n == PIECE_ROWS && is_whole)
+        piece_rows(asks, true, PIECE_ROWS, tile, piece, m);
+    else if (n == PIECE_ROWS)
+        piece_rows(asks, false, PIECE_ROWS, tile, piece, m);
+    else if (is_whole)
+        piece_rows(asks, true, 1, tile, piece, m);
+    else
+        piece_rows(asks, false, 1, tile, piece, m);
 }
 
 static void few_piece(struct attention_tile *tile, const struct attention_piece *piece, int m,
                       int n)
 {
-    __mmask32 halves[PIECE_PAIRS]; /* the values of tokens that may be used */
-    uint32_t used = _bzhi_u32(UINT32_MAX, (unsigned)piece->end) & UINT32_MAX << piece->first;
-    for (int i = 0; i < PIECE_PAIRS; i++)
-        halves[i] = (used >> 2 * i & 1) * 0x55555555 | (used >> (2 * i + 1) & 1) * 0xAAAAAAAA;
-    if (n == PIECE_ROWS)
-        piece_rows(PIECE_ROWS, tile, piece, m, halves);
+    if (wants_next())
+        piece_any(true, tile, piece, m, n);
     else
-        piece_rows(1, tile, piece, m, halves);
+        piece_any(false, tile, piece, m, n);
 }
 
 void attention_expand_avx512(enum dtype dtype, const void *codes, const void *next, uint16_t *to,

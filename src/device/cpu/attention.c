@@ -1,5 +1,5 @@
-/* paged_attention: one call is planned into tasks (attention_plan.h), which the threads take from a
- * common list, the dearest first. */
+/* paged_attention: one call is planned into tasks (attention_plan.h), which the pool's threads do.
+ */
 #include "device/cpu/attention.h"
 
 #include "base/size.h"
@@ -73,7 +73,6 @@ struct attention_run {
     const struct attention_task *tasks;
     const int32_t *order;
     int32_t n_tasks;
-    _Atomic int32_t next;
 };
 
 /* --- the twin, a head of a row at a time ------------------------------------------------------ */
@@ -272,7 +271,18 @@ static const struct attention_math *math_of(const struct attention_run *run, int
     return is_rounded ? kernels->rounded : kernels->exact;
 }
 
-static void run_task(const struct attention_run *run, const struct attention_task *task, int worker)
+/* What a task reads first. */
+static const char *first_piece(const struct attention_run *run, const struct attention_task *task)
+{
+    const int32_t *pages = tensor_at(&run->args->page_table, task->sequence);
+    int32_t size = run->view.page_size;
+    char *k = kv_k_head(&run->view, pages[task->begin / size], task->kv_head);
+    return kv_k_piece(&run->view, k, task->begin % size);
+}
+
+/* `next` is the task that this worker is likely to do then, or NULL. */
+static void run_task(const struct attention_run *run, const struct attention_task *task,
+                     const struct attention_task *next, int worker)
 {
     struct attention_tile tile = tile_of(run, worker);
     const struct attention_math *math = math_of(run, task->n_rows * task->n_heads);
@@ -280,7 +290,8 @@ static void run_task(const struct attention_run *run, const struct attention_tas
     if (kv_has_codes(&run->view) && !reads_codes(run, tile.n))
         tile.dtype = DTYPE_BF16;
     attention_tile_run(run->kernels, math, &tile, tensor_at(&run->args->page_table, task->sequence),
-                       task->kv_head, task->n_kv_heads, task->begin, task->end);
+                       task->kv_head, task->n_kv_heads, task->begin, task->end,
+                       next ? first_piece(run, next) : NULL);
     if (task->slot < 0) {
         write_tile(run, task, &tile);
         return;
@@ -292,17 +303,14 @@ static void run_task(const struct attention_run *run, const struct attention_tas
         merge_parts(run, task, tile.n);
 }
 
-/* One call a thread: each takes tasks until there are none. */
-static void run_tasks(void *context, int call, int worker)
+/* The n-th task of `order`. The one behind it is this worker's next, unless another takes it first:
+ * its K and V are asked for in time. */
+static void run_nth_task(void *context, int n, int worker)
 {
-    (void)call;
-    struct attention_run *run = context;
-    for (;;) {
-        int32_t i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed);
-        if (i >= run->n_tasks)
-            return;
-        run_task(run, &run->tasks[run->order[i]], worker);
-    }
+    const struct attention_run *run = context;
+    const struct attention_task *next =
+        n + 1 < run->n_tasks ? &run->tasks[run->order[n + 1]] : NULL;
+    run_task(run, &run->tasks[run->order[n]], next, worker);
 }
 
 static void run_plan(struct cpu_device *cpu, struct attention_run *run)
@@ -323,10 +331,11 @@ static void run_plan(struct cpu_device *cpu, struct attention_run *run)
     run->order = order;
     for (int32_t slot = 0; slot < run->space.n_slots; slot++)
         atomic_store_explicit(done_of(run, slot), 0, memory_order_relaxed);
-    if (work < SMALL_WORK || run->n_tasks == 1)
-        run_tasks(run, 0, 0);
+    if (work < SMALL_WORK)
+        for (int n = 0; n < run->n_tasks; n++)
+            run_nth_task(run, n, 0);
     else
-        thread_pool_run(cpu->pool, run_tasks, run, shape.n_threads);
+        thread_pool_run(cpu->pool, run_nth_task, run, run->n_tasks);
 }
 
 void cpu_paged_attention(struct device *device, const struct paged_attention_args *args)

@@ -183,9 +183,10 @@ void attention_scalar(const struct kv_view *view, const int32_t *pages, int32_t 
 
 /* The vectors of `tile` (n, scale, q, first and end are given) over places begin .. end-1. Leaves
  * acc, base and sum. With math that works on pieces the vectors may be of n_kv_heads heads, each
- * head's together; else n_kv_heads is 1. */
+ * head's together; else n_kv_heads is 1. `then` is K of the piece that the thread reads when this
+ * is done, or NULL. */
 void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
                         struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
-                        int32_t n_kv_heads, int32_t begin, int32_t end);
+                        int32_t n_kv_heads, int32_t begin, int32_t end, const void *then);
 
 #endif

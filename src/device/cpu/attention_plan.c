@@ -64,7 +64,7 @@ bool attention_space_of(const struct attention_shape *shape, struct attention_sp
         LINE);
     space->partial_bytes = size_round_up(ATTENTION_TILE * (dim + 2) * sizeof(float), LINE);
     return place_array(space, &space->tasks, n_tasks, sizeof(struct attention_task)) &&
-           place_array(space, &space->order, n_tasks, sizeof(int32_t)) &&
+           place_array(space, &space->order, n_tasks, 2 * sizeof(int32_t)) &&
            place_array(space, &space->done, (size_t)slots, LINE) &&
            place_array(space, &space->scratch, threads, space->scratch_bytes) &&
            place_array(space, &space->partials, (size_t)slots, space->partial_bytes);
@@ -139,14 +139,16 @@ static void emit_unit(struct walk *walk, const struct attention_task *unit)
 }
 
 /* KV heads of a unit with `vectors` query vectors each over some tokens. Few tokens are not worth
- * parts, so that threads share the heads. */
+ * parts: threads share the heads instead, of sequences so few that there are not two for each. */
 static int32_t unit_kv_heads(const struct attention_shape *shape, int32_t vectors, int32_t tokens)
 {
     if (vectors > shape->few)
         return 1;
     int32_t fit = ATTENTION_TILE / vectors, share = shape->n_kv_heads;
-    if (tokens < LEAST_PART * shape->n_threads)
-        share = (int32_t)ceil_div(share, shape->n_threads);
+    if (tokens < LEAST_PART * shape->n_threads) {
+        int32_t shares = (int32_t)ceil_div(2 * (int64_t)shape->n_threads, shape->n_sequences);
+        share = (int32_t)ceil_div(share, min32(shares, shape->n_threads));
+    }
     return min32(fit, share);
 }
 
@@ -183,18 +185,27 @@ static void walk_sequence(const struct paged_attention_args *args,
     }
 }
 
-/* A counting sort by cost, to an eighth of the dearest: enough that no thread is left with a long
- * task when the others have ended. */
-static void order_tasks(const struct attention_task *tasks, int32_t n, int64_t most, int32_t *order)
+/* A counting sort by cost, to an eighth of the dearest, shared out: the pool gives each thread as
+ * many tasks in a row, and those are its part of the dearest eighth, then of the next and so on. No
+ * thread is left with a long task when the others have ended, and tasks of one cost stay in the
+ * order in which their memory lies. */
+static void order_tasks(const struct attention_task *tasks, int32_t n, int64_t most,
+                        int32_t n_threads, int32_t *order)
 {
     enum { BUCKETS = 8 };
-    int32_t starts[BUCKETS + 1] = {0};
+    int32_t starts[BUCKETS + 1] = {0}, *sorted = order + n;
     for (int32_t i = 0; i < n; i++)
         starts[BUCKETS - unit_cost(&tasks[i]) * (BUCKETS - 1) / most]++;
     for (int b = 1; b <= BUCKETS; b++)
         starts[b] += starts[b - 1];
     for (int32_t i = n - 1; i >= 0; i--)
-        order[--starts[BUCKETS - unit_cost(&tasks[i]) * (BUCKETS - 1) / most]] = i;
+        sorted[--starts[BUCKETS - unit_cost(&tasks[i]) * (BUCKETS - 1) / most]] = i;
+    for (int64_t t = 0; t < n_threads; t++)
+        for (int b = 0; b <= BUCKETS; b++) {
+            int64_t start = starts[b], size = (b < BUCKETS ? starts[b + 1] : n) - start;
+            for (int64_t i = size * t / n_threads; i < size * (t + 1) / n_threads; i++)
+                *order++ = sorted[start + i];
+        }
 }
 
 int32_t attention_plan(const struct paged_attention_args *args, const struct attention_shape *shape,
@@ -210,6 +221,6 @@ int32_t attention_plan(const struct paged_attention_args *args, const struct att
         walk_sequence(args, shape, i, emit_unit, &walk);
     assert(walk.n_tasks <= space->most_tasks && walk.n_slots <= space->n_slots);
     if (walk.n_tasks > 0)
-        order_tasks(tasks, walk.n_tasks, walk.most, order);
+        order_tasks(tasks, walk.n_tasks, walk.most, shape->n_threads, order);
     return walk.n_tasks;
 }

@@ -42,8 +42,9 @@ struct attention_space {
 /* False if the sizes do not fit into size_t. */
 bool attention_space_of(const struct attention_shape *shape, struct attention_space *space);
 
-/* Fills tasks and `order` (indices of tasks, dearest first); returns their number. `work` is what
- * they cost in all: 1 is about one token of one KV head for one query vector of 64 dims. */
+/* Fills tasks and `order` (indices of tasks, each thread's together and its dearest first; the
+ * array has room for twice as many); returns their number. `work` is what they cost in all: 1 is
+ * about one token of one KV head for one query vector of 64 dims. */
 int32_t attention_plan(const struct paged_attention_args *args, const struct attention_shape *shape,
                        const struct attention_space *space, struct attention_task *tasks,
                        int32_t *order, int64_t *work);

@@ -68,10 +68,10 @@ static void expand_scales(struct attention_block *block, float *scales)
 
 /* Memory in the order in which it lies: of a page all heads, of a head K and then V. Read so, the
  * processor sees what comes next; a head's pages one after the other are 64 KiB apart. A piece is
- * computed when the one behind it is known. */
+ * computed when the one behind it is known; behind the last comes `then`. */
 static void walk_pieces(const struct attention_math *math, struct attention_tile *tile,
                         const int32_t *pages, int32_t kv_head, int32_t n_kv_heads, int32_t begin,
-                        int32_t end)
+                        int32_t end, const void *then)
 {
     const struct kv_view *view = tile->view;
     int n = tile->n / n_kv_heads;
@@ -100,6 +100,8 @@ static void walk_pieces(const struct attention_math *math, struct attention_tile
         }
         start = stop;
     }
+    if (then)
+        piece.next = then;
     if (piece.k)
         math->piece(tile, &piece, head * n, n);
 }
@@ -129,7 +131,7 @@ static void walk_blocks(const struct attention_kernels *kernels, const struct at
 
 void attention_tile_run(const struct attention_kernels *kernels, const struct attention_math *math,
                         struct attention_tile *tile, const int32_t *pages, int32_t kv_head,
-                        int32_t n_kv_heads, int32_t begin, int32_t end)
+                        int32_t n_kv_heads, int32_t begin, int32_t end, const void *then)
 {
     const struct kv_view *view = tile->view;
     assert(view->piece == ATTENTION_PIECE && tile->n <= ATTENTION_TILE);
@@ -142,7 +144,7 @@ void attention_tile_run(const struct attention_kernels *kernels, const struct at
     if (math->begin)
         math->begin(tile);
     if (math->piece)
-        walk_pieces(math, tile, pages, kv_head, n_kv_heads, begin, end);
+        walk_pieces(math, tile, pages, kv_head, n_kv_heads, begin, end, then);
     else
         walk_blocks(kernels, math, tile, pages, kv_head, begin, end);
     math->end(tile);

@@ -139,14 +139,14 @@ static void emit_unit(struct walk *walk, const struct attention_task *unit)
 }
 
 /* KV heads of a unit with `vectors` query vectors each over some tokens. Few tokens are not worth
- * parts: threads share the heads instead, of sequences so few that there are not two for each. */
+ * parts: threads share the heads instead, of sequences so few that there are not four for each. */
 static int32_t unit_kv_heads(const struct attention_shape *shape, int32_t vectors, int32_t tokens)
 {
     if (vectors > shape->few)
         return 1;
     int32_t fit = ATTENTION_TILE / vectors, share = shape->n_kv_heads;
     if (tokens < LEAST_PART * shape->n_threads) {
-        int32_t shares = (int32_t)ceil_div(2 * (int64_t)shape->n_threads, shape->n_sequences);
+        int32_t shares = (int32_t)ceil_div(4 * (int64_t)shape->n_threads, shape->n_sequences);
         share = (int32_t)ceil_div(share, min32(shares, shape->n_threads));
     }
     return min32(fit, share);

@@ -474,6 +474,8 @@ static void clamped_experts_with_biases_and_rows_in_turn_agree(void **unused)
     in_turn.encoding = WEIGHT_MXFP4;
     in_turn.inner = 64;
     try_mixture(&in_turn, &state);
+    fused.inner = 39; /* part of a vector on every level */
+    try_mixture(&fused, &state);
 }
 
 /* Enough rows for each of a GPU's kernels, and shapes that fill no tile. */

@@ -150,7 +150,16 @@ void linear_avx512_float(const struct linear_part *part, const struct linear_inp
     }
 }
 
-enum { BF16_ROWS = 8 }; /* of a kernel */
+enum {
+    BF16_ROWS = 8, /* of a kernel */
+    UNIT_BYTES = UNIT * BLOCK_ROWS * 2,
+    /* So many units of weights stay in the first level until all rows have met them, beside the
+     * lines that are asked for meanwhile. */
+    CHUNK_UNITS = PREFETCH_FAR / UNIT_BYTES
+};
+
+/* How a kernel asks for the weights that come next. */
+enum ahead { AHEAD_NOT, AHEAD_SPREAD, AHEAD_BURST };
 
 ALWAYS_INLINE __m512bh broadcast_pair(const uint16_t *x)
 {
@@ -162,26 +171,25 @@ ALWAYS_INLINE __m512bh broadcast_pair(const uint16_t *x)
     return pair;
 }
 
-/* n rows (a constant) of one tile; row i, unit u at x + (u * height + i) * 32. The first rows of a
- * block ask for the memory that comes next. */
-ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t block,
-                                 const uint16_t *x, size_t height, bool is_first, __m512 *out)
+/* sums[i] += units of weights times n rows (a constant); row i, unit u at x + (u * height + i) *
+ * 32. */
+ALWAYS_INLINE void add_units(int n, enum ahead ahead, const uint8_t *w, int n_units,
+                             const uint16_t *x, size_t height, __m512 (*sums)[2])
 {
-    const uint8_t *w = part->data + (size_t)block * part->block_bytes;
-    const bool is_spread = is_first && wants_spread(n, 16);
-    const bool prefetches = is_first && !is_spread && wants_prefetch(n, 16);
     __m512 acc[BF16_ROWS][2];
 #pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        acc[i][0] = acc[i][1] = _mm512_setzero_ps();
-    for (int u = 0; u < part->padded_cols / UNIT; u++, x += height * UNIT) {
-        if (prefetches)
-            prefetch_for_rows(n, 16, w, UNIT * BLOCK_ROWS * 2);
+    for (int i = 0; i < n; i++) {
+        acc[i][0] = sums[i][0];
+        acc[i][1] = sums[i][1];
+    }
+    for (int u = 0; u < n_units; u++, x += height * UNIT) {
+        if (ahead == AHEAD_BURST)
+            prefetch_for_rows(n, 16, w, UNIT_BYTES);
 #pragma GCC unroll 16
         for (int pair = 0; pair < UNIT / 2; pair++, w += 64) {
             __m512bh weights;
             memcpy(&weights, w, sizeof weights);
-            if (is_spread)
+            if (ahead == AHEAD_SPREAD)
                 prefetch_line(w);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
@@ -190,18 +198,20 @@ ALWAYS_INLINE void multiply_bf16(int n, const struct linear_part *part, int64_t 
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < n; i++)
-        out[i] = _mm512_add_ps(acc[i][0], acc[i][1]);
+    for (int i = 0; i < n; i++) {
+        sums[i][0] = acc[i][0];
+        sums[i][1] = acc[i][1];
+    }
 }
 
-typedef void (*bf16_kernel)(const struct linear_part *part, int64_t block, const uint16_t *x,
-                            size_t height, bool is_first, __m512 *out);
+typedef void (*bf16_kernel)(enum ahead ahead, const uint8_t *w, int n_units, const uint16_t *x,
+                            size_t height, __m512 (*sums)[2]);
 
 #define BF16_KERNEL(n)                                                                             \
-    static void multiply_bf16_##n(const struct linear_part *part, int64_t block,                   \
-                                  const uint16_t *x, size_t height, bool is_first, __m512 *out)    \
+    static void add_units_##n(enum ahead ahead, const uint8_t *w, int n_units, const uint16_t *x,  \
+                              size_t height, __m512(*sums)[2])                                     \
     {                                                                                              \
-        multiply_bf16(n, part, block, x, height, is_first, out);                                   \
+        add_units(n, ahead, w, n_units, x, height, sums);                                          \
     }
 BF16_KERNEL(1)
 BF16_KERNEL(2)
@@ -212,29 +222,50 @@ BF16_KERNEL(6)
 BF16_KERNEL(7)
 BF16_KERNEL(8)
 
-static const bf16_kernel bf16_kernels[BF16_ROWS + 1] = {NULL,
-                                                        multiply_bf16_1,
-                                                        multiply_bf16_2,
-                                                        multiply_bf16_3,
-                                                        multiply_bf16_4,
-                                                        multiply_bf16_5,
-                                                        multiply_bf16_6,
-                                                        multiply_bf16_7,
-                                                        multiply_bf16_8};
+static const bf16_kernel bf16_kernels[BF16_ROWS + 1] = {NULL,        add_units_1, add_units_2,
+                                                        add_units_3, add_units_4, add_units_5,
+                                                        add_units_6, add_units_7, add_units_8};
+
+/* Of the first of a tile's n rows that meet a block. */
+static enum ahead ahead_of(int n)
+{
+    if (wants_spread(n, 16))
+        return AHEAD_SPREAD;
+    return wants_prefetch(n, 16) ? AHEAD_BURST : AHEAD_NOT;
+}
+
+/* n_units of weights from unit u on times all rows of a tile, in passes of about as many. */
+static void add_chunk(const uint8_t *w, int u, int n_units, const uint16_t *x, size_t height,
+                      int n_rows, bool is_first, __m512 (*sums)[2])
+{
+    int n_passes = (n_rows + BF16_ROWS - 1) / BF16_ROWS;
+    for (int pass = 0; pass < n_passes; pass++) {
+        int row = n_rows * pass / n_passes, n = n_rows * (pass + 1) / n_passes - row;
+        bf16_kernels[n](is_first && pass == 0 ? ahead_of(n) : AHEAD_NOT, w + (size_t)u * UNIT_BYTES,
+                        n_units, x + ((size_t)u * height + (size_t)row) * UNIT, height, sums + row);
+    }
+}
 
 void linear_avx512_bf16(const struct linear_part *part, const struct linear_input *in,
                         int64_t block, struct linear_range rows, bool is_first,
                         const struct linear_output *output)
 {
-    size_t height = (size_t)in->tile_rows, n_units = (size_t)linear_n_units(in);
-    for (int64_t row = rows.first; row < rows.end;) {
-        size_t tile = (size_t)row / height, place = (size_t)row % height;
-        const uint16_t *x =
-            (const uint16_t *)in->rounded + (tile * n_units * height + place) * UNIT;
-        __m512 y[BF16_ROWS];
-        int n = rows.end - row < BF16_ROWS ? (int)(rows.end - row) : BF16_ROWS;
-        bf16_kernels[n](part, block, x, height, is_first && row == rows.first, y);
-        store_rows(part, block, row, n, output, y);
-        row += n;
-    }
+    size_t height = (size_t)in->tile_rows, first = (size_t)rows.first;
+    int n_units = part->padded_cols / UNIT, n_rows = (int)(rows.end - rows.first);
+    const uint8_t *w = part->data + (size_t)block * part->block_bytes;
+    const uint16_t *x = (const uint16_t *)in->rounded +
+                        (first / height * (size_t)n_units * height + first % height) * UNIT;
+    __m512 sums[TILE_ROWS_MAX][2], y[TILE_ROWS_MAX];
+    for (int i = 0; i < n_rows; i++)
+        sums[i][0] = sums[i][1] = _mm512_setzero_ps();
+    /* A lone tile's second pass would find nothing of a whole block in the first level, and memory
+     * would rest; more tiles have their blocks in the second level, where chunks cost. */
+    bool has_chunks = n_rows > BF16_ROWS && in->n_rows <= TILE_ROWS_MAX;
+    int chunk = has_chunks ? CHUNK_UNITS : n_units;
+    for (int u = 0; u < n_units; u += chunk)
+        add_chunk(w, u, n_units - u < chunk ? n_units - u : chunk, x, height, n_rows, is_first,
+                  sums);
+    for (int i = 0; i < n_rows; i++)
+        y[i] = _mm512_add_ps(sums[i][0], sums[i][1]);
+    store_rows(part, block, rows.first, n_rows, output, y);
 }

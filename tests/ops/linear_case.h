@@ -249,4 +249,79 @@ static inline void try_weights(const struct weight *weights, int n_parts, int32_
     owner->table->close(owner);
 }
 
+/* --- the twin itself -------------------------------------------------------------------------- */
+
+/* Row n's sum: weights as the decoder gives them, activations quantized as ops.h says. */
+static inline double expected_sum(const struct weight *w, int64_t n, const float *x, bool is_int8)
+{
+    float values[1024]; /* the widest weight it is asked for */
+    double sum = 0;
+    weight_row_dequantize(w, n, values);
+    for (int32_t k = 0; k < w->cols; k += 32) {
+        float max = 0;
+        for (int i = 0; i < 32; i++)
+            max = fmaxf(max, fabsf(x[k + i]));
+        for (int i = 0; i < 32; i++) {
+            double value = (double)x[k + i];
+            if (is_int8)
+                value = (double)(max / 127) * (double)rintf(x[k + i] * (127 / max));
+            sum += value * (double)values[k + i];
+        }
+    }
+    return sum;
+}
+
+/* The twin's results of a weight of 512 columns in both modes are the written-out sums. */
+static inline void check_twin(const struct weight *w, uint64_t *state)
+{
+    enum { ROWS = 18, COLS = 512 };
+    assert_int_equal(w->cols, COLS);
+    for (int mode = ACTIVATIONS_FLOAT; mode <= ACTIVATIONS_INT8; mode++) {
+        struct device *twin = open_device(CPU_ISA_SCALAR, (enum activations)mode, 1);
+        struct linear_case c = {
+            .n_parts = 1, .rows = ROWS, .slices = {{.weight = *w, .rows = w->rows, .cols = COLS}}};
+        struct linear *linear = load(twin, &c);
+        struct matrix *x = random_matrix(twin, ROWS, COLS, 0, state);
+        struct matrix *out = new_matrix(twin, DTYPE_F32, ROWS, (int32_t)w->rows, 0);
+        run(twin, linear, x, out);
+        for (int32_t t = 0; t < ROWS; t++)
+            for (int64_t n = 0; n < w->rows; n++) {
+                double y = expected_sum(w, n, at(x, t), mode == ACTIVATIONS_INT8);
+                assert_true(fabs(y - (double)at(out, t)[n]) <= 1e-5 * (fabs(y) + 10));
+            }
+        free_matrix(twin, x);
+        free_matrix(twin, out);
+        twin->table->linear_free(twin, linear);
+        twin->table->close(twin);
+    }
+}
+
+/* A value that is not finite, in column 40 of one of 20 rows, makes that row's results not finite,
+ * and no others, at every level of the processor. The weight has 16 rows. */
+static inline void check_broken_row(const struct weight *w, uint64_t *state)
+{
+    enum { ROWS = 20, OUTPUTS = 16, BROKEN_ROW = 3 };
+    static const float broken[] = {NAN, INFINITY, -INFINITY};
+    int32_t cols = (int32_t)w->cols;
+    for (enum cpu_isa isa = CPU_ISA_SCALAR; isa <= cpu_isa_best(); isa++)
+        for (int i = 0; i < 3; i++) {
+            struct device *device = open_device(isa, ACTIVATIONS_INT8, 1);
+            struct linear_case c = {.n_parts = 1,
+                                    .rows = ROWS,
+                                    .slices = {{.weight = *w, .rows = OUTPUTS, .cols = cols}}};
+            struct linear *linear = load(device, &c);
+            struct matrix *x = random_matrix(device, ROWS, cols, 0, state);
+            struct matrix *out = new_matrix(device, DTYPE_F32, ROWS, OUTPUTS, 0);
+            at(x, BROKEN_ROW)[40] = broken[i];
+            run(device, linear, x, out);
+            for (int32_t t = 0; t < ROWS; t++)
+                for (int32_t n = 0; n < OUTPUTS; n++)
+                    assert_int_equal(isfinite(at(out, t)[n]) != 0, t != BROKEN_ROW);
+            free_matrix(device, x);
+            free_matrix(device, out);
+            device->table->linear_free(device, linear);
+            device->table->close(device);
+        }
+}
+
 #endif

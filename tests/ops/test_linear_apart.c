@@ -49,6 +49,29 @@ static void test_parts_of_different_forms_share_an_input(void **unused)
     }
 }
 
+static void test_the_twin_is_the_written_out_sum(void **unused)
+{
+    (void)unused;
+    uint64_t state = 5;
+    for (int f = 0; f < N_FORMS; f++) {
+        if (forms[f].encoding != WEIGHT_AFFINE)
+            continue;
+        struct weight w = new_apart(&forms[f], 20, 512, &state);
+        check_twin(&w, &state);
+        free((void *)(uintptr_t)w.data);
+    }
+}
+
+static void test_a_broken_row_stays_alone(void **unused)
+{
+    (void)unused;
+    static const struct form form = AFFINE(4, 64, BF16);
+    uint64_t state = 7;
+    struct weight w = new_apart(&form, 16, 128, &state);
+    check_broken_row(&w, &state);
+    free((void *)(uintptr_t)w.data);
+}
+
 /* One group a row, or groups of 16, of columns that are no whole units of 32. */
 static void test_a_row_may_end_anywhere(void **unused)
 {
@@ -151,6 +174,8 @@ int main(void)
         cmocka_unit_test(test_parts_of_different_forms_share_an_input),
         cmocka_unit_test(test_a_row_may_end_anywhere),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_batch),
+        cmocka_unit_test(test_the_twin_is_the_written_out_sum),
+        cmocka_unit_test(test_a_broken_row_stays_alone),
         cmocka_unit_test(test_packed_bytes_are_those_of_the_file),
         cmocka_unit_test(test_groups_that_no_kernel_knows_are_refused),
     };

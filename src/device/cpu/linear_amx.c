@@ -137,8 +137,8 @@ ALWAYS_INLINE void add_span_sums(const int32_t *sums, __m512 scale, __m512 bias,
                                _mm512_set1_ps(sx[2 * TILE_ROWS_MAX]), both);
         __m512 codes =
             _mm512_add_ps(_mm512_set1_ps(sx[TILE_ROWS_MAX]), _mm512_set1_ps(sx[3 * TILE_ROWS_MAX]));
-        acc[r] = _mm512_fmadd_ps(scale, both, acc[r]);
         acc[r] = _mm512_fmadd_ps(bias, codes, acc[r]);
+        acc[r] = _mm512_fmadd_ps(scale, both, acc[r]);
     }
 }
 

@@ -192,23 +192,33 @@ ALWAYS_INLINE void scale_sums(int n, const __m512i *sums, const float *levels, _
         both[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(levels[i]));
 }
 
-/* acc[i] += both units of a span: `both`, and the second's sums. */
-ALWAYS_INLINE void finish_span(int n, const struct span_walk *walk, const __m512i *sums,
-                               const __m512 *both, const float *levels, size_t height, __m512 *acc)
+/* acc[i] += the bias of a span times the sums of both units' activations. */
+ALWAYS_INLINE void add_span_bias(int n, __m512 bias, const float *levels, size_t height,
+                                 __m512 *acc)
 {
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         const float *at = levels + i;
         __m512 codes = _mm512_add_ps(_mm512_set1_ps(at[height]), _mm512_set1_ps(at[3 * height]));
+        acc[i] = _mm512_fmadd_ps(bias, codes, acc[i]);
+    }
+}
+
+/* acc[i] += the scale of a span times both units: `both`, and the second's sums. */
+ALWAYS_INLINE void finish_span(int n, __m512 scale, const __m512i *sums, const __m512 *both,
+                               const float *second_scales, __m512 *acc)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
         __m512 all =
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(at[2 * height]), both[i]);
-        acc[i] = _mm512_fmadd_ps(walk->scale[0], all, acc[i]);
-        acc[i] = _mm512_fmadd_ps(walk->bias[0], codes, acc[i]);
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), _mm512_set1_ps(second_scales[i]), both[i]);
+        acc[i] = _mm512_fmadd_ps(scale, all, acc[i]);
     }
 }
 
 /* A span under one scale and one bias (and no offset): the units' sums meet each other before they
- * meet the weights' scale, three multiplications a row in place of four. */
+ * meet the weights' scale, three multiplications a row in place of four. The bias comes between the
+ * units, where it takes places that the chains of products leave open (docs/performance.md). */
 ALWAYS_INLINE void add_span(enum linear_packing packing, int n, struct walks walks, const int8_t *q,
                             const float *levels, size_t height, __m512 acc[MAX_BLOCKS][MAX_ROWS])
 {
@@ -221,10 +231,13 @@ ALWAYS_INLINE void add_span(enum linear_packing packing, int n, struct walks wal
     scale_sums(n, sums[0][0], levels, both[0]);
     if (walks.second)
         scale_sums(n, sums[0][1], levels, both[1]);
-    dot_words(packing, n, walks, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
-    finish_span(n, walks.first, sums[1][0], both[0], levels, height, acc[0]);
+    add_span_bias(n, walks.first->bias[0], levels, height, acc[0]);
     if (walks.second)
-        finish_span(n, walks.second, sums[1][1], both[1], levels, height, acc[1]);
+        add_span_bias(n, walks.second->bias[0], levels, height, acc[1]);
+    dot_words(packing, n, walks, 1, 0, UNIT_WORDS, q + height * UNIT, sums[1]);
+    finish_span(n, walks.first->scale[0], sums[1][0], both[0], levels + 2 * height, acc[0]);
+    if (walks.second)
+        finish_span(n, walks.second->scale[0], sums[1][1], both[1], levels + 2 * height, acc[1]);
 }
 
 /* n rows (a constant) times one or two blocks; each weight is read and unpacked once. The first

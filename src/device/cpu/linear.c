@@ -18,8 +18,8 @@ enum {
      * lines that another core has read costs four times the quantizing (docs/performance.md). */
     OWN_INPUTS = 4,
     OWN_INPUT_ROWS = TILE_ROWS_MAX,
-    /* Results of a call that no cache holds until they are read. */
-    STREAMED_BYTES = 1 << 17,
+    /* Results of a call that no second-level cache holds until they are read. */
+    STREAMED_BYTES = 1 << 20,
     MIN_RANGES = 16, /* of a pass's blocks, so that a late thread is helped */
     OWN_ROWS = 8,    /* a thread, for each thread, that are worth passes of its own */
     /* Values of an input that are worth a barrier to prepare, and of a task. */

@@ -305,7 +305,9 @@ typedef void (*rows_kernel)(const struct linear_part *part, int64_t block,
     KERNEL(name, packing, has_spans, 1, 2)                                                         \
     KERNEL(name, packing, has_spans, 1, 3)                                                         \
     KERNEL(name, packing, has_spans, 1, 4)                                                         \
+    KERNEL(name, packing, has_spans, 1, 5)                                                         \
     KERNEL(name, packing, has_spans, 1, 6)                                                         \
+    KERNEL(name, packing, has_spans, 1, 7)                                                         \
     KERNEL(name, packing, has_spans, 1, 8)                                                         \
     KERNEL(name, packing, has_spans, 2, 3)                                                         \
     KERNEL(name, packing, has_spans, 2, 4)                                                         \
@@ -317,8 +319,15 @@ GROUPED_PACKINGS(SPAN_KERNELS)
 
 #define KERNEL_ROW(name)                                                                           \
     {                                                                                              \
-        {[1] = multiply_##name##_1_1, [2] = multiply_##name##_1_2, [3] = multiply_##name##_1_3,    \
-         [4] = multiply_##name##_1_4, [6] = multiply_##name##_1_6, [8] = multiply_##name##_1_8},   \
+        {NULL,                                                                                     \
+         multiply_##name##_1_1,                                                                    \
+         multiply_##name##_1_2,                                                                    \
+         multiply_##name##_1_3,                                                                    \
+         multiply_##name##_1_4,                                                                    \
+         multiply_##name##_1_5,                                                                    \
+         multiply_##name##_1_6,                                                                    \
+         multiply_##name##_1_7,                                                                    \
+         multiply_##name##_1_8},                                                                   \
         {                                                                                          \
             [3] = multiply_##name##_2_3, [4] = multiply_##name##_2_4, [5] = multiply_##name##_2_5  \
         }                                                                                          \
@@ -335,19 +344,13 @@ static bool has_spans(const struct linear_part *part)
     return is_grouped(part->packing) && part->group_spans > 0;
 }
 
-/* Whether the products bound n rows more than memory does. Then blocks go in pairs: each broadcast
- * of activations serves two products, and a processor of two vector products a cycle has two loads
- * a cycle for everything (docs/performance.md). */
+/* Whether n rows meet blocks in pairs. Where the products bound them more than memory does, each
+ * broadcast of activations then serves two products, and a processor of two vector products a cycle
+ * has two loads a cycle for everything. Up to 8 rows of 8 bits meet a block in one pass, which
+ * memory bounds: it would rest in a pair's second one (docs/performance.md). */
 static bool wants_pairs(int64_t n, int bits)
 {
-    return n >= 4 && !is_bound_by_memory((int)n, bits);
-}
-
-/* The rows of the next kernel for one block. */
-static int kernel_rows(int64_t left)
-{
-    static const int8_t most[MAX_ROWS + 1] = {0, 1, 2, 3, 4, 3, 6, 4, 8};
-    return most[left < MAX_ROWS ? left : MAX_ROWS];
+    return n > (bits < 8 ? 3 : MAX_ROWS);
 }
 
 /* The activations of a tile of rows. */
@@ -369,8 +372,9 @@ static void multiply_block(const struct linear_part *part, const struct linear_i
     struct rows_view rows = rows_of(in, tile);
     __m512 y[MAX_ROWS];
     rows.is_first = is_first;
-    for (int64_t row = tile.first; row < tile.end;) {
-        int n = kernel_rows(tile.end - row);
+    int64_t left = ceil_div(tile.end - tile.first, MAX_ROWS);
+    for (int64_t row = tile.first; row < tile.end; left--) {
+        int n = (int)ceil_div(tile.end - row, left);
         by_rows[n](part, block, &rows, y);
         store_rows(part, block, row, n, output, y);
         rows_advance(&rows, n);

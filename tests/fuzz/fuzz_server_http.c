@@ -42,7 +42,8 @@ static void parse(const char *text, size_t bytes, size_t piece, struct str *log)
         size_t n = bytes - at < piece ? bytes - at : piece;
         size_t used = http_parser_feed(&parser, text + at, n, &event);
         require(used <= n && (used == n || event != HTTP_MORE));
-        require(parser.head.len <= limits.max_head_bytes + HTTP_MAX_CHUNK_LINE);
+        /* A line of a chunk, or of the trailer, which has the head's limit anew, follows the head. */
+        require(parser.head.len <= 2 * limits.max_head_bytes);
         require(parser.body.len <= limits.max_body_bytes);
         at += used;
         if (event == HTTP_BAD)

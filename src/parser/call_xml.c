@@ -124,12 +124,14 @@ static int find_bare_name(const struct call_input *in, size_t *at, size_t *len)
             return -1; /* an object, as other models write calls */
         i++;
     }
-    if (i == in->len && i - *at <= MAX_NAME && !in->is_end)
-        return 0;
     *len = i - *at;
+    if (*len > MAX_NAME) /* with the blanks behind it, or it would depend on what has come by now */
+        return -1;
+    if (i == in->len)
+        return in->is_end ? -1 : 0;
     while (*len && is_blank(in->text[*at + *len - 1]))
         (*len)--;
-    return i<in->len && * len> 0 && *len <= MAX_NAME ? 1 : -1;
+    return *len > 0 ? 1 : -1;
 }
 
 /* The key of a parameter behind its tag, and all that stands before its value: as find_name. */

@@ -203,6 +203,8 @@ static enum status harmony_text(void *state, struct emitter *e, const char *text
         struct str *part = &h->parts[h->part];
         size_t room = MAX_HEADER - (part->len < MAX_HEADER ? part->len : MAX_HEADER);
         size_t n = len < room ? len : room;
+        while (n > 0 && n < len && ((unsigned char)text[n] & 0xC0) == 0x80)
+            n--; /* whole characters */
         str_append(part, text, n);
         e->failed |= part->failed;
         if (n < len) {

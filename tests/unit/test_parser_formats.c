@@ -169,6 +169,61 @@ static void glm_s_string_arguments_stream(void **state)
     unload(&t);
 }
 
+/* GLM's names: those of up to 256 bytes with the blanks behind them, wherever the text is cut. */
+static void a_bare_name_s_limit_does_not_depend_on_the_cutting(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_letters, n_blanks;
+        size_t n_calls;
+    } cases[] = {{256, 0, 1}, {257, 0, 0}, {252, 4, 1}, {252, 5, 0}, {252, 300, 0}};
+    struct table t = {0};
+    load(&t);
+    struct parser_config config = {.reasoning = PARSER_REASONING_NONE, .tools = PARSER_TOOLS_GLM};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct str text = {0};
+        str_append_z(&text, "<tool_call>");
+        for (int k = 0; k < cases[i].n_letters; k++)
+            str_append_char(&text, 'x');
+        for (int k = 0; k < cases[i].n_blanks; k++)
+            str_append_char(&text, '\t');
+        str_append_z(&text, "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>");
+        struct parser_run run = {.config = &config,
+                                 .tools = json_get(&t.tree, "tools"),
+                                 .tail = "\n",
+                                 .tail_len = 1,
+                                 .text = text.data,
+                                 .text_len = text.len};
+        for (size_t max = 0; max < 3; max++) {
+            struct parser_message m = {0};
+            assert_null(run_parser(&run, max, 1, &m, NULL));
+            assert_int_equal(m.n_calls, cases[i].n_calls);
+            parser_message_done(&m);
+        }
+        str_done(&text);
+    }
+    unload(&t);
+}
+
+/* A header that is too long is content, whole characters at a time wherever the text is cut. */
+static void a_long_header_is_content(void **state)
+{
+    (void)state;
+    struct parser_config config = {.tools = PARSER_TOOLS_GPT_OSS};
+    struct str text = {0};
+    for (int k = 0; k < 3000; k++)
+        str_append_z(&text, "\xE2\x82\xAC");
+    struct parser_run run = {
+        .config = &config, .tail = "", .text = text.data, .text_len = text.len};
+    for (size_t max = 0; max < 5; max++) {
+        struct parser_message m = {0};
+        assert_null(run_parser(&run, max, 1, &m, NULL));
+        assert_string_equal(str_z(&m.content), str_z(&text));
+        parser_message_done(&m);
+    }
+    str_done(&text);
+}
+
 static void bytes_that_are_not_utf8_become_replacement_characters(void **state)
 {
     (void)state;
@@ -310,6 +365,8 @@ int main(void)
         cmocka_unit_test(outputs_mean_the_messages_of_the_table_however_they_are_cut),
         cmocka_unit_test(text_is_reported_as_soon_as_it_is_certain),
         cmocka_unit_test(glm_s_string_arguments_stream),
+        cmocka_unit_test(a_long_header_is_content),
+        cmocka_unit_test(a_bare_name_s_limit_does_not_depend_on_the_cutting),
         cmocka_unit_test(bytes_that_are_not_utf8_become_replacement_characters),
         cmocka_unit_test(held_text_is_limited),
         cmocka_unit_test(names_are_those_of_sglang),

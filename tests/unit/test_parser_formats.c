@@ -212,13 +212,13 @@ static void a_long_header_is_content(void **state)
     struct parser_config config = {.tools = PARSER_TOOLS_GPT_OSS};
     struct str text = {0};
     for (int k = 0; k < 3000; k++)
-        str_append_z(&text, "\xE2\x82\xAC");
+        str_append(&text, k == 7 ? "a\0b" : "\xE2\x82\xAC", 3);
     struct parser_run run = {
         .config = &config, .tail = "", .text = text.data, .text_len = text.len};
     for (size_t max = 0; max < 5; max++) {
         struct parser_message m = {0};
         assert_null(run_parser(&run, max, 1, &m, NULL));
-        assert_string_equal(str_z(&m.content), str_z(&text));
+        assert_true(same_text(&m.content, &text));
         parser_message_done(&m);
     }
     str_done(&text);

@@ -346,11 +346,11 @@ static bool has_spans(const struct linear_part *part)
 
 /* Whether n rows meet blocks in pairs. Where the products bound them more than memory does, each
  * broadcast of activations then serves two products, and a processor of two vector products a cycle
- * has two loads a cycle for everything. Up to 8 rows of 8 bits meet a block in one pass, which
- * memory bounds: it would rest in a pair's second one (docs/performance.md). */
-static bool wants_pairs(int64_t n, int bits)
+ * has two loads a cycle for everything. Rows that meet a block in one pass are bound by memory, or
+ * nearly, and do not rest in a pair's second pass (docs/performance.md). */
+static bool wants_pairs(int64_t n)
 {
-    return n > (bits < 8 ? 3 : MAX_ROWS);
+    return n > MAX_ROWS;
 }
 
 /* The activations of a tile of rows. */
@@ -414,7 +414,7 @@ void linear_avx512_int8(const struct linear_part *part, const struct linear_inpu
                         const struct linear_output *output)
 {
     int64_t block = blocks.first;
-    if (wants_pairs(tile.end - tile.first, packing_shapes[part->packing].bits))
+    if (wants_pairs(tile.end - tile.first))
         for (; block + 2 <= blocks.end; block += 2)
             multiply_pair(part, in, block, tile, is_first, output);
     for (; block < blocks.end; block++)

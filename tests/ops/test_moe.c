@@ -406,7 +406,8 @@ static void try_device(const struct mixture_case *c, int d, enum activations act
     device->table->close(device);
 }
 
-/* A GPU's experts have no int8 form; an emulator, which looks at every access, gets small mixtures. */
+/* A GPU's experts have no int8 form; an emulator, which looks at every access, gets small
+ * mixtures. */
 static void try_gpu(const struct mixture_case *c, int d)
 {
     const struct mixture *m = c->m;

@@ -109,12 +109,15 @@ static int find_name(const struct call_input *in, size_t at, size_t *len)
         i++;
     }
     *len = i - at;
-    if (i == in->len && *len <= MAX_NAME && !in->is_end)
-        return 0;
-    return i<in->len && * len> 0 && *len <= MAX_NAME ? 1 : -1;
+    if (*len > MAX_NAME)
+        return -1;
+    if (i == in->len)
+        return in->is_end ? -1 : 0;
+    return *len > 0 ? 1 : -1;
 }
 
-/* GLM's name: up to the end of the line or the first tag; *used stops before what ends it. */
+/* GLM's name, behind blanks that *at skips: up to the end of the line or the first tag, without the
+ * blanks before them; as find_name. */
 static int find_bare_name(const struct call_input *in, size_t *at, size_t *len)
 {
     *at += blank_prefix(in->text + *at, in->len - *at);

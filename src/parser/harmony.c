@@ -171,11 +171,12 @@ static void flush_header(struct harmony *h, struct emitter *e)
 {
     static const char role[] = "assistant";
     struct str all = {0};
-    size_t skipped = 0;
-    if (!h->is_first && strncmp(str_z(&h->parts[PART_ROLE]), role, strlen(role)) == 0)
-        skipped = strlen(role);
-    for (int i = 0; i < N_PARTS; i++, skipped = 0)
-        str_append(&all, str_z(&h->parts[i]) + skipped, h->parts[i].len - skipped);
+    const struct str *first = &h->parts[PART_ROLE];
+    bool has_role = !h->is_first && strncmp(str_z(first), role, strlen(role)) == 0;
+    size_t skipped = has_role ? strlen(role) : 0;
+    str_append(&all, str_z(first) + skipped, first->len - skipped);
+    for (int i = PART_CHANNEL; i < N_PARTS; i++)
+        str_append(&all, str_z(&h->parts[i]), h->parts[i].len);
     h->kind = KIND_CONTENT;
     h->needs_break = h->had[KIND_CONTENT];
     if (blank_prefix(str_z(&all), all.len) < all.len)
